@@ -1,0 +1,125 @@
+"""The one file that imports CuPy, inside functions: finding the GPU, the kernel sources, and launching a kernel."""
+
+import functools
+import hashlib
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from gpulayers.backend import Array, array_module, is_array
+
+
+class GPUUnavailable(RuntimeError):
+    """Asked for a GPU that cannot be used; the message is one sentence with the reason and the remedy."""
+
+
+@functools.cache
+def import_cupy() -> Any:
+    """CuPy, after its first device call has succeeded; `GPUUnavailable` otherwise."""
+    try:
+        import cupy
+    except ModuleNotFoundError as error:
+        if error.name != "cupy":
+            raise GPUUnavailable(_sentence(f"CuPy cannot be imported ({error})")) from error
+        raise GPUUnavailable(_sentence("CuPy is not installed")) from error
+    except Exception as error:  # a broken wheel or a missing libcuda raises ImportError, OSError, RuntimeError ...
+        raise GPUUnavailable(_sentence(f"CuPy cannot be imported ({_first_line(error)})")) from error
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+        if count:
+            cupy.zeros(1).sum().item()
+    except Exception as error:  # CuPy raises CUDARuntimeError, CompileException, RuntimeError ... on a first call
+        raise GPUUnavailable(_sentence(f"the CUDA device does not answer ({_first_line(error)})")) from error
+    if count == 0:
+        raise GPUUnavailable(_sentence("CuPy finds no CUDA device"))
+    return cupy
+
+
+def _sentence(reason: str) -> str:
+    return (
+        f"no GPU can be used because {reason}: install an NVIDIA driver and the wheel for its CUDA version "
+        "(pip install 'gpulayers[cuda12]' or 'gpulayers[cuda13]'), or choose the numpy backend"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def import_emulated() -> Any:
+    """The emulator's stand-in for CuPy: arrays in host memory, kernels run from their PTX on the CPU."""
+    from gpulayers.emulator import cupy
+
+    return cupy
+
+
+# ---------------------------------------------------------------------------------------------------- kernels
+
+
+@functools.cache
+def kernel_folder() -> Path:
+    """The folder of the CUDA sources: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    for folder in (package / "kernels", package.parent / "kernels"):
+        if (folder / "common.cuh").is_file():
+            return folder
+    raise FileNotFoundError(
+        f"the CUDA sources (common.cuh) are neither in {package} nor beside it: reinstall gpulayers"
+    )
+
+
+@functools.cache
+def _headers_digest() -> str:
+    """Of all our headers. CuPy's disk cache does not see an edit of an included file, so this goes in the options."""
+    digest = hashlib.sha256()
+    for header in sorted(kernel_folder().glob("*.cuh")):
+        digest.update(header.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@functools.cache
+def _module(xp: Any, name: str, storage: str) -> Any:
+    options = (
+        "-std=c++17",
+        f"-I{kernel_folder()}",
+        f"-DSTORAGE={storage}",
+        f"-DHEADERS_DIGEST=0x{_headers_digest()}ull",
+    )
+    return xp.RawModule(code=(kernel_folder() / f"{name}.cu").read_text(encoding="utf-8"), options=options)
+
+
+STORAGE = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
+
+
+def launch(
+    source: str,
+    function: str,
+    grid: tuple[int, ...],
+    block: tuple[int, ...],
+    args: tuple[Array | np.generic | None, ...],
+    *,
+    storage: str = "float32",
+    shared: int = 0,
+) -> None:
+    """Run `function` of `kernels/<source>.cu` on the current stream of its arrays' device.
+
+    `args`: outputs, inputs, sizes. Arrays must be C-contiguous (a raw kernel sees no strides). Scalars must be NumPy
+    scalars of the exact C type, `numpy.float32(x)` or `numpy.int64(n)`: a bare Python number would reach the kernel as
+    8 bytes whatever the parameter is, so it is refused. A grid with a 0 in it is nothing to do.
+
+    Raises TypeError for a bare Python number, ValueError for an array that is not contiguous.
+    """
+    xp = array_module(*(a for a in args if is_array(a)))
+    for index, arg in enumerate(args):
+        if is_array(arg):
+            if not (array := cast(Array, arg)).flags.c_contiguous:
+                raise ValueError(f"{function}: argument {index} is not contiguous, strides {array.strides}")
+        elif arg is not None and not isinstance(arg, np.generic):
+            raise TypeError(f"{function}: argument {index} is a {type(arg).__name__}; wrap it to its C type")
+    if 0 in grid:
+        return
+    kernel = _module(xp, source, STORAGE[storage]).get_function(function)
+    if shared > 48 << 10:
+        kernel.max_dynamic_shared_size_bytes = shared
+    kernel(grid, block, args, shared_mem=shared)

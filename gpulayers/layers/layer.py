@@ -1,0 +1,146 @@
+"""`Layer`: what all layers share. The contract itself is two methods that each layer writes by hand.
+
+    y, saved = layer.forward(x, train=None)     # train=None means evaluation
+    dx       = layer.backward(dy, saved)        # parameter gradients are added: p.grad += ...
+
+Nothing stays in the layer between the two calls: `saved` holds all that backward needs, is used once, and may be
+kept, counted, moved or dropped like any value. So one layer may stand in a network twice, be unrolled over time or
+recomputed.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from gpulayers import storage
+from gpulayers.backend import Array, to_numpy
+from gpulayers.parameter import Buffer, Parameter
+
+
+class Layer:
+    """Base of all layers. Attributes that are Parameters, Buffers, Layers, or lists of them make up the tree."""
+
+    forward: Callable[..., tuple[Any, Any]]
+    backward: Callable[..., Any]
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """Evaluation: the output alone; nothing is kept for a backward pass."""
+        return self.forward(*inputs, **options)[0]
+
+    # ------------------------------------------------------------------------------------------ the tree
+
+    def _named_members(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
+        """Every Parameter, Buffer and Layer below this layer with its dotted name, in the order of definition."""
+        for name, value in vars(self).items():
+            items = enumerate(value) if isinstance(value, list | tuple) else ()
+            for dotted, member in ((name, value), *((f"{name}.{i}", item) for i, item in items)):
+                if isinstance(member, Parameter | Buffer | Layer):
+                    yield prefix + dotted, member
+                if isinstance(member, Layer):
+                    yield from member._named_members(f"{prefix}{dotted}.")
+
+    def _unique(self, kind: type) -> Iterator[tuple[str, Any]]:
+        seen: set[int] = set()
+        for name, member in self._named_members():
+            if isinstance(member, kind) and id(member) not in seen:
+                seen.add(id(member))
+                yield name, member
+
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
+        """(dotted name, Parameter), each once: a tied one under its first name."""
+        return self._unique(Parameter)
+
+    def parameters(self) -> Iterator[Parameter]:
+        return (parameter for _, parameter in self.named_parameters())
+
+    def named_layers(self) -> Iterator[tuple[str, "Layer"]]:
+        """(dotted name, layer) of every layer below this one."""
+        return self._unique(Layer)
+
+    def parameter_count(self, trainable_only: bool = False) -> int:
+        """Number of trained values; a tied parameter counts once."""
+        return sum(p.data.size for p in self.parameters() if p.trainable or not trainable_only)
+
+    def zero_grad(self) -> None:
+        for parameter in self.parameters():
+            parameter.zero_grad()
+
+    def to(self, device: str | None = None, dtype: DTypeLike | None = None) -> Self:
+        """Move parameters and buffers to a device ('numpy', 'cupy') and / or floating type, in place. Returns self.
+
+        Ties stay tied; gradients start at zero. Do it before an optimizer is made: its moments stay where they are.
+        """
+        owners: dict[int, Any] = {}
+        for _, member in self._named_members():
+            if isinstance(member, Parameter):
+                owner = member.flat or member
+                owners[id(owner)] = owner
+            elif isinstance(member, Buffer):
+                owners[id(member)] = member
+        for owner in owners.values():
+            owner.move(device, dtype)
+        return self
+
+    # ------------------------------------------------------------------------------------------ state
+
+    def _named_state(self) -> dict[str, Parameter | Buffer]:
+        state: dict[str, Parameter | Buffer] = dict(self.named_parameters())
+        state.update((name, buffer) for name, buffer in self._unique(Buffer) if buffer.persistent)
+        return state
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Copies of all parameters and persistent buffers in host memory, by dotted name; tied ones once."""
+        return {name: np.array(to_numpy(member.data)) for name, member in self._named_state().items()}
+
+    def load_state_dict(self, state: dict[str, Any], strict: bool = True) -> list[str]:
+        """Copy arrays into the parameters and buffers of the same names.
+
+        strict: every name must be there on both sides; otherwise only common names are loaded. Returns the names that
+        did not match (missing here or there). Shapes must agree. Raises ValueError before anything is changed.
+        """
+        own = self._named_state()
+        unmatched = sorted(own.keys() ^ state.keys())
+        if strict and unmatched:
+            missing = [name for name in unmatched if name in own]
+            unknown = [name for name in unmatched if name not in own]
+            raise ValueError(f"load_state_dict: missing {missing or 'none'}, unknown {unknown or 'none'}")
+        common = [name for name in own if name in state]
+        for name in common:
+            shape = np.shape(to_numpy(state[name]))
+            if shape != own[name].data.shape:
+                raise ValueError(f"load_state_dict: {name} has shape {shape}, this model has {own[name].data.shape}")
+        for name in common:
+            data = own[name].data
+            data[...] = storage.beside(state[name], data)
+        return unmatched
+
+    def save(self, path: str | os.PathLike[str], metadata: dict[str, str] | None = None) -> None:
+        """Write `state_dict()` to a safetensors file: beside it first, flushed, then renamed."""
+        storage.save_tensors(path, self.state_dict(), metadata or {})
+
+    def load(self, path: str | os.PathLike[str], strict: bool = True) -> Self:
+        """Read what `save` wrote into this model. Raises `storage.FileError`, one sentence, nothing changed."""
+        tensors, _ = storage.load_tensors(path)
+        try:
+            self.load_state_dict(tensors, strict)
+        except ValueError as error:
+            raise storage.FileError(f"{os.fspath(path)} does not fit this model: {error}") from error
+        return self
+
+
+def floating_like(x: Array, parameter: Parameter, who: str) -> None:
+    """Refuse an input whose dtype is not the parameters': a silent promotion would double the memory or lose digits."""
+    if x.dtype != parameter.dtype:
+        raise TypeError(
+            f"{who} has {parameter.dtype} parameters and got a {x.dtype} input; "
+            f"convert one of them: x.astype({str(parameter.dtype)!r}) or layer.to(dtype={str(x.dtype)!r})"
+        )
+
+
+def last_axis(x: Array, size: int, who: str) -> None:
+    """Refuse an input whose last axis is not `size` long."""
+    if x.ndim == 0 or x.shape[-1] != size:
+        raise ValueError(f"{who} takes an input of shape (..., {size}), got {x.shape}")

@@ -1,0 +1,80 @@
+"""All matrix products of the library: y = a b + bias.
+
+Backward, for y = x W + bias:
+
+    dx     = dy W'
+    dW    += x' dy
+    dbias += sum of the rows of dy
+"""
+
+from typing import Any
+
+import numpy as np
+
+from gpulayers.backend import Array, array_module, empty
+from gpulayers.ops.op import Op, as_rows, row_blocks
+from gpulayers.parameter import Parameter
+
+
+def matmul(a: Array, b: Array, *, bias: Array = None, out: Array = None, add_to: Parameter | None = None) -> Any:
+    """a @ b (+ bias), batched over leading dimensions; transposes are given as views.
+
+    a: (..., n, k). b: (..., k, m). bias: (m,). out: (..., n, m), may be a strided view.
+    add_to: the product is added to this parameter's gradient instead, `p.grad += a @ b`; then nothing is returned.
+    """
+    if add_to is None:
+        return _matmul(a, b, bias=bias, out=out)
+    if not add_to.trainable:
+        return None
+    grad, is_zero = add_to.grad_to_update()
+    if is_zero:
+        _matmul(a, b, out=grad)
+    else:
+        grad += _matmul(a, b)
+    return None
+
+
+def _reference(a: Array, b: Array, *, bias: Array = None, out: Array = None) -> Array:
+    xp = array_module(a, b, bias, out)
+    y = xp.matmul(a, b)
+    if bias is not None:
+        y = y + bias
+    if out is None:
+        return y
+    out[...] = y
+    return out
+
+
+def _cpu(a: Array, b: Array, *, bias: Array = None, out: Array = None) -> Array:
+    if a.ndim > 2 and b.ndim == 2 and out is None and a.flags.c_contiguous:
+        return _cpu(as_rows(a), b, bias=bias).reshape(*a.shape[:-1], b.shape[-1])  # one large product, not many
+    if out is None:
+        shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+        out = empty(shape, np.result_type(a, b), like=a)
+    np.matmul(a, b, out=out)
+    if bias is not None:
+        _add_bias(out, bias)
+    return out
+
+
+def _add_bias(y: np.ndarray, bias: np.ndarray) -> None:
+    if y.ndim != 2:
+        y += bias
+        return
+    for block in row_blocks(*y.shape):  # the block just written is not in cache, but one pass is all it costs
+        y[block] += bias
+
+
+_matmul = Op("matmul", reference=_reference, cpu=_cpu)
+
+
+def _sum_rows_reference(dy: Array) -> Array:
+    return as_rows(dy).sum(axis=0)
+
+
+def _sum_rows_cpu(dy: Array) -> Array:
+    rows = as_rows(dy)
+    return np.matmul(np.ones(len(rows), rows.dtype), rows)  # BLAS sums the rows several times as fast as sum()
+
+
+sum_rows = Op("sum_rows", reference=_sum_rows_reference, cpu=_sum_rows_cpu)

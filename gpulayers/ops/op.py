@@ -1,0 +1,68 @@
+"""`Op`: one fused primitive with up to three bodies of the same signature."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpulayers.backend import array_module, is_array, is_floating
+
+Body = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Op:
+    """A primitive that picks its body by the arrays that it is called with.
+
+    reference: the specification, plain array code for every module and dtype, right in float64.
+    cpu: the fast NumPy body; the reference where there is none.
+    cuda: checks and launches a kernel; the reference runs on CuPy arrays where there is none.
+
+    float64 always takes the reference: gradient checks stand on it. All arrays must be of one module.
+    """
+
+    name: str
+    reference: Body
+    cpu: Body | None = None
+    cuda: Body | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.body(*args, **kwargs)(*args, **kwargs)
+
+    def body(self, *args: Any, **kwargs: Any) -> Body:
+        """The body that a call with these arguments runs."""
+        arrays = [a for a in (*args, *kwargs.values()) if is_array(a)]
+        xp = array_module(*arrays)
+        dtype = next((a.dtype for a in arrays if is_floating(a.dtype)), None)
+        if dtype == np.float64:
+            return self.reference
+        return (self.cpu if xp is np else self.cuda) or self.reference
+
+    @property
+    def bodies(self) -> dict[str, Body]:
+        """Name and function of each body that exists."""
+        named = {"reference": self.reference, "cpu": self.cpu, "cuda": self.cuda}
+        return {name: body for name, body in named.items() if body is not None}
+
+    def __repr__(self) -> str:
+        return f"Op({self.name}: {', '.join(self.bodies)})"
+
+
+BLOCK = 1 << 16  # elements of an elementwise block: two float32 work arrays of it stay inside a 1 MB L2 cache
+
+
+def row_blocks(rows: int, cols: int, block: int = BLOCK) -> Iterator[slice]:
+    """Slices over `rows` such that a slice times `cols` has about `block` elements, at least one row."""
+    step = max(1, block // max(1, cols))
+    for start in range(0, rows, step):
+        yield slice(start, min(start + step, rows))
+
+
+def as_rows(x: Any) -> Any:
+    """(..., cols) -> (rows, cols); right for empty arrays too, where reshape(-1, cols) cannot be."""
+    cols = x.shape[-1]
+    rows = 1
+    for size in x.shape[:-1]:
+        rows *= size
+    return x.reshape(rows, cols)

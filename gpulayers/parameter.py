@@ -1,0 +1,192 @@
+"""Parameters, buffers, and the flat memory in which a model's parameters and gradients lie side by side."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from gpulayers.backend import Array, array_module, empty, to_device, zeros
+
+if TYPE_CHECKING:
+    from gpulayers.layers.layer import Layer
+
+
+class Parameter:
+    """A trained array and its gradient.
+
+    data: the values. grad: same shape and dtype, the sum of all contributions since `zero_grad`.
+    trainable: False freezes it: contributions are dropped and optimizers pass it over.
+
+    `zero_grad` only marks the gradient as zero. The first contribution then overwrites the old values instead of
+    being added to a cleared array, which saves a pass over the memory; reading `grad` clears it if none has come.
+    So both ways are right: `p.grad += g`, and the cheaper `p.add_grad(g)` and `matmul(a, b, add_to=p)`.
+    """
+
+    def __init__(self, data: Array, trainable: bool = True) -> None:
+        self.data = data
+        self.trainable = trainable
+        self.flat: Flat | None = None
+        self._grad: Array = None
+        self._grad_is_zero = True
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.data.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.data.dtype
+
+    @property
+    def grad(self) -> Array:
+        grad, is_zero = self.grad_to_update()
+        if is_zero:
+            grad.fill(0)
+        return grad
+
+    @grad.setter
+    def grad(self, value: Array) -> None:
+        grad, _ = self.grad_to_update()
+        if value is not grad:  # `p.grad += g` has worked in place already
+            grad[...] = value
+
+    def grad_to_update(self) -> tuple[Array, bool]:
+        """(gradient array, whether to overwrite it rather than add to it); the caller must do the one or the other."""
+        if self._grad is None:
+            if self.flat is not None:
+                self.flat.allocate_grad()
+            else:
+                self._grad = empty(self.shape, self.dtype, like=self.data)
+        is_zero, self._grad_is_zero = self._grad_is_zero, False
+        return self._grad, is_zero
+
+    def add_grad(self, contribution: Array) -> None:
+        """grad += contribution (broadcast to the parameter's shape)."""
+        if not self.trainable:
+            return
+        grad, is_zero = self.grad_to_update()
+        if is_zero:
+            grad[...] = contribution
+        else:
+            grad += contribution
+
+    def zero_grad(self) -> None:
+        self._grad_is_zero = True
+
+    def move(self, device: str | None = None, dtype: DTypeLike | None = None) -> None:
+        """To another device or floating type, in place, so that ties stay tied. The gradient starts at zero."""
+        if self.flat is not None:
+            raise RuntimeError("a packed parameter moves with its whole buffer: use layer.to(...)")
+        self.data = moved(self.data, device, dtype)
+        self._grad, self._grad_is_zero = None, True
+
+    def __repr__(self) -> str:
+        return f"Parameter(shape={self.shape}, dtype={self.dtype}{'' if self.trainable else ', frozen'})"
+
+
+class Buffer:
+    """An array that belongs to a layer but is not trained: running statistics, a table of positions.
+
+    persistent: whether it goes into `state_dict`.
+    """
+
+    def __init__(self, data: Array, persistent: bool = True) -> None:
+        self.data = data
+        self.persistent = persistent
+
+    def move(self, device: str | None = None, dtype: DTypeLike | None = None) -> None:
+        self.data = moved(self.data, device, dtype)
+
+
+def moved(array: Array, device: str | None, dtype: DTypeLike | None) -> Array:
+    """`array` on `device` as `dtype`; None leaves either as it is."""
+    if dtype is not None and array.dtype != np.dtype(dtype):
+        array = array.astype(dtype)
+    return array if device is None else to_device(array, device)
+
+
+# ------------------------------------------------------------------------------------------------- flat memory
+
+PADDING = 256  # bytes; every parameter starts at a multiple, for aligned vector loads on the GPU
+
+
+class Segment(NamedTuple):
+    """Where a parameter lies in the flat buffer: elements start to stop."""
+
+    name: str
+    parameter: Parameter
+    start: int
+    stop: int
+
+
+class Flat:
+    """All parameters of a model in one contiguous array, all gradients in another of the same layout.
+
+    data, grad: (size,), the padding between segments is 0. segments: one per parameter, matrices first, then vectors,
+    so that the usual two groups (with and without weight decay) are one stretch of memory each.
+    """
+
+    def __init__(self, named: list[tuple[str, Parameter]]) -> None:
+        if not named:
+            raise ValueError("pack: the model has no parameters")
+        kinds = {(array_module(p.data), p.dtype) for _, p in named}
+        if len(kinds) > 1:
+            raise TypeError(f"pack: all parameters must share one device and dtype, got {sorted(map(str, kinds))}")
+        self.segments: list[Segment] = []
+        step, end = PADDING // named[0][1].dtype.itemsize, 0
+        for name, parameter in sorted(named, key=lambda item: item[1].data.ndim < 2):  # stable
+            self.segments.append(Segment(name, parameter, end, end + parameter.data.size))
+            end += -(-parameter.data.size // step) * step
+        self.size = end
+        self._grad: Array = None
+        self._adopt(named[0][1].data)
+
+    def _adopt(self, like: Array) -> None:
+        """Make the buffer beside `like`, copy the parameters in and turn them into views."""
+        self.data = zeros(self.size, like.dtype, like=like)
+        for _, parameter, start, stop in self.segments:
+            view = self.data[start:stop].reshape(parameter.shape)
+            view[...] = parameter.data
+            parameter.data, parameter.flat = view, self
+            parameter._grad, parameter._grad_is_zero = None, True
+
+    def allocate_grad(self) -> None:
+        """Memory for the gradients, when the first is needed: a model that only generates has none."""
+        self._grad = zeros(self.size, self.data.dtype, like=self.data)
+        for _, parameter, start, stop in self.segments:
+            parameter._grad = self._grad[start:stop].reshape(parameter.shape)
+
+    @property
+    def grad(self) -> Array:
+        """All gradients. Those without a contribution since `zero_grad` are cleared on the way."""
+        if self._grad is None:
+            self.allocate_grad()
+        for segment in self.segments:
+            if segment.parameter._grad_is_zero:
+                segment.parameter._grad.fill(0)
+                segment.parameter._grad_is_zero = False
+        return self._grad
+
+    def zero_grad(self) -> None:
+        for segment in self.segments:
+            segment.parameter.zero_grad()
+
+    def move(self, device: str | None = None, dtype: DTypeLike | None = None) -> None:
+        self._grad = None
+        self._adopt(moved(self.data, device, dtype))
+
+
+def pack(model: "Layer") -> Flat:
+    """Lay all parameters of `model` in one flat buffer; a second call returns the same `Flat`.
+
+    Raises ValueError without parameters or when a part of the model is packed already, TypeError for mixed dtypes.
+    """
+    named = list(model.named_parameters())
+    flats = {id(p.flat): p.flat for _, p in named}
+    if len(flats) == 1:
+        flat = next(iter(flats.values()))
+        if flat is not None and len(flat.segments) == len(named):
+            return flat
+    if any(flat is not None for flat in flats.values()):
+        raise ValueError("pack: some parameters are packed with another model already")
+    return Flat(named)
