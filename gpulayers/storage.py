@@ -1,15 +1,36 @@
-"""Named tensors in one safetensors file, written so that a crash at any instant leaves the old file or the new one."""
+"""Named tensors in one safetensors file, written so that a crash at any instant leaves the old file or the new one.
+
+The library `safetensors` reads; the writer is here, because it must stream (no second copy of the model in memory)
+into a temporary file whose name the next save knows how to clean up. The format is eight bytes of header length, a
+JSON header, and the arrays: https://huggingface.co/docs/safetensors. Each tensor's CRC-32 goes into the metadata, so
+that a file whose length is right and whose bytes are not is noticed too.
+"""
 
 import contextlib
+import json
 import os
+import re
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+import ml_dtypes
 import numpy as np
 
 from gpulayers.backend import Array, device_of, to_device
 
 StrPath = str | os.PathLike[str]
+
+CHECKSUMS = "gpulayers.crc32"  # metadata key: JSON object, tensor name -> CRC-32
+DTYPES = {
+    np.dtype(kind): code
+    for kind, code in [
+        *(("float64", "F64"), ("float32", "F32"), ("float16", "F16"), (ml_dtypes.bfloat16, "BF16")),
+        *(("int64", "I64"), ("int32", "I32"), ("int16", "I16"), ("int8", "I8"), ("bool", "BOOL")),
+        *(("uint64", "U64"), ("uint32", "U32"), ("uint16", "U16"), ("uint8", "U8")),
+    ]
+}
 
 
 class FileError(RuntimeError):
@@ -21,31 +42,45 @@ def beside(value: Any, like: Array) -> Array:
     return to_device(value if hasattr(value, "dtype") else np.asarray(value), device_of(like))
 
 
-def save_tensors(path: StrPath, tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> None:
-    """Write `tensors` and `metadata` to `path`. Raises FileError; a file that was there before is then still whole."""
-    from safetensors.numpy import save
-
-    contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    write_atomically(path, save(contiguous, metadata))
+# ------------------------------------------------------------------------------------------------- atomic files
 
 
-def write_atomically(path: StrPath, content: bytes) -> None:
-    """To a temporary file in the same folder, flushed to the disk, then renamed over `path`."""
+@contextlib.contextmanager
+def replacing(path: StrPath) -> Iterator[BinaryIO]:
+    """A file to write to, in the same folder; at the end of the block flushed to the disk and renamed over `path`.
+
+    If the block or the disk fails, `path` is as it was and the temporary file is gone. Raises FileError.
+    """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        _flush_folder(path.parent)
-    except BaseException as error:
+    except BaseException as error:  # Ctrl-C too
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise FileError(f"cannot write {path}: {error.strerror or error}") from error
         raise
+    _flush_folder(path.parent)
+
+
+def write_atomically(path: StrPath, content: bytes) -> None:
+    """`content` to a temporary file in the same folder, flushed to the disk, then renamed over `path`."""
+    with replacing(path) as file:
+        file.write(content)
+
+
+def remove_leftovers(folder: StrPath) -> None:
+    """Remove the temporary files that a killed `replacing` left in `folder`. Only one process may write there."""
+    with contextlib.suppress(OSError):
+        for entry in Path(folder).iterdir():
+            if re.fullmatch(r"\..+\.\d+\.tmp", entry.name):
+                with contextlib.suppress(OSError):
+                    entry.unlink()
 
 
 def _flush_folder(folder: Path) -> None:
@@ -58,8 +93,55 @@ def _flush_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def load_tensors(path: StrPath) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """(tensors, metadata) of a safetensors file. Raises FileError with one sentence for any file that is not one."""
+# ------------------------------------------------------------------------------------------------- tensors
+
+
+def save_tensors(path: StrPath, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
+    """Write `tensors` and `metadata` to `path`. Raises FileError; a file that was there before is then still whole."""
+    arrays = {name: _plain(name, array) for name, array in tensors.items()}
+    # Wide types first: then every array starts at a multiple of its item size, whatever the others' sizes are.
+    arrays = dict(sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize))
+    with replacing(path) as file:
+        file.write(_header(arrays, metadata))
+        for array in arrays.values():
+            file.write(_bytes(array))
+
+
+def _plain(name: str, array: np.ndarray) -> np.ndarray:
+    """C-ordered and little-endian; the array itself where it is both already."""
+    array = np.asarray(array)
+    dtype = array.dtype.newbyteorder("=")
+    if dtype not in DTYPES:
+        raise TypeError(f"save_tensors: {name} has dtype {array.dtype}, a file can hold {', '.join(map(str, DTYPES))}")
+    return np.asarray(array, dtype.newbyteorder("<"), order="C")
+
+
+def _bytes(array: np.ndarray) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _header(arrays: dict[str, np.ndarray], metadata: Mapping[str, str]) -> bytes:
+    checksums = {name: zlib.crc32(_bytes(array)) for name, array in arrays.items()}
+    header: dict[str, Any] = {"__metadata__": {**metadata, CHECKSUMS: json.dumps(checksums)}}
+    end = 0
+    for name, array in arrays.items():
+        start, end = end, end + array.nbytes
+        header[name] = {
+            "dtype": DTYPES[array.dtype.newbyteorder("=")],
+            "shape": array.shape,
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # so that the first array is aligned
+    return len(text).to_bytes(8, "little") + text
+
+
+def load_tensors(path: StrPath, prefix: str = "") -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """(tensors whose name starts with `prefix`, metadata) of a safetensors file.
+
+    Raises FileError with one sentence for every file that is not one, is cut short or is damaged. safetensors checks
+    all lengths in the header against the file before anything is allocated.
+    """
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
@@ -67,7 +149,18 @@ def load_tensors(path: StrPath) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         raise FileError(f"{path} does not exist" if not path.exists() else f"{path} is not a file")
     try:
         with safe_open(path, framework="numpy") as file:
-            names = file.keys()
-            return {name: file.get_tensor(name) for name in names}, dict(file.metadata() or {})
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            metadata = dict(file.metadata() or {})
+            names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 it is no dictionary
+            tensors = {name: file.get_tensor(name) for name in names}
+        checksums = json.loads(metadata.pop(CHECKSUMS, "{}"))
+        damaged = [
+            name for name in tensors if checksums.get(name, None) not in (None, zlib.crc32(_bytes(tensors[name])))
+        ]
+    except SafetensorError as error:
         raise FileError(f"{path} is not a whole safetensors file ({error})") from error
+    except Exception as error:  # whatever else a strange header leads to: a dtype or a shape that NumPy does not have
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise FileError(f"{path} cannot be read ({reason})") from error
+    if damaged:
+        raise FileError(f"{path} is damaged: the checksum of {damaged[0]} does not match its bytes")
+    return tensors, metadata

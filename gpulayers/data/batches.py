@@ -1,0 +1,112 @@
+"""Windows of a text: random ones to train on, and ones that cover a text once to measure on.
+
+Both give `(ids, targets)`, int64 (batch, context): targets are the ids one position further on.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from gpulayers.data.text import Corpus, DataError
+from gpulayers.data.tokenizers import Tokenizer
+from gpulayers.random import CALL_BITS, philox
+from gpulayers.step import Key
+
+IGNORE = -100  # target of a position that is not scored; `cross_entropy`'s default ignore_index
+DATA_CALL = (1 << CALL_BITS) - 1  # the last call index of a step: dropout counts up from 0 and never gets here
+
+Pair = tuple[np.ndarray, np.ndarray]
+
+
+def encode_split(corpus: Corpus, tokenizer: Tokenizer) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """(training tokens, validation tokens), one array per file.
+
+    Each validation array begins with the last training token of its file: it is what the first validation token is
+    predicted from, and is not scored itself, so `validation_windows` scores exactly the validation text.
+    """
+    train, validation = ([tokenizer.encode(text) for text in texts] for texts in corpus.split())
+    return train, [np.concatenate([before[-1:], part]) for before, part in zip(train, validation, strict=True)]
+
+
+class Batches:
+    """Random windows. Batch k is a pure function of the arguments and k: nothing to save, nothing to seek.
+
+    Every window of context + 1 tokens that lies within one file is equally likely.
+    """
+
+    def __init__(
+        self,
+        tokens: Sequence[np.ndarray],
+        context: int,
+        batch: int,
+        seed: int,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        """tokens: one array per file; names: of the files, for the error. Raises DataError if one is too short."""
+        if context < 1 or batch < 1:
+            raise ValueError(f"Batches: context and batch must be at least 1, got {context} and {batch}")
+        names = names or [f"text {i + 1}" for i in range(len(tokens))]
+        for name, part in zip(names, tokens, strict=True):
+            if len(part) <= context:
+                raise DataError(
+                    f"{name} is too short: its training part has {len(part)} tokens, "
+                    f"a context of {context} needs at least {context + 1}"
+                )
+        if not tokens:
+            raise DataError("there is no text to train on")
+        self.context, self.batch_size, self.seed = context, batch, seed
+        self._tokens = tokens[0] if len(tokens) == 1 else np.concatenate(tokens)
+        windows = np.array([len(part) - context for part in tokens])
+        self._last = np.cumsum(windows)  # number of windows in this file and those before it
+        self.windows = int(self._last[-1])
+
+    def batch(self, k: int, start: int = 0, stop: int | None = None) -> Pair:
+        """Samples start to stop (all by default) of batch k."""
+        # 64 random bits r to a window number: floor(r * windows / 2^64). Raw Philox words are the same in every
+        # version of NumPy, which `Generator.integers` does not promise.
+        words = philox(Key(self.seed, k, DATA_CALL, 0), 0).random_raw(self.batch_size)[start:stop]
+        window = np.array([int(word) * self.windows >> 64 for word in words], np.int64)
+        # In front of file f lie f files, each with `context` more tokens than windows.
+        first = window + self.context * np.searchsorted(self._last, window, side="right")
+        both = self._tokens[first[:, None] + np.arange(self.context + 1)].astype(np.int64)  # (batch, context + 1)
+        return np.ascontiguousarray(both[:, :-1]), np.ascontiguousarray(both[:, 1:])
+
+    def micro_batches(self, k: int, accumulate: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Batch k in `accumulate` parts of nearly equal size: (index of the part's first sample, ids, targets)."""
+        if not 1 <= accumulate <= self.batch_size:
+            raise ValueError(f"a batch of {self.batch_size} samples cannot be split in {accumulate} parts")
+        bounds = [self.batch_size * i // accumulate for i in range(accumulate + 1)]
+        ids, targets = self.batch(k)
+        for start, stop in pairwise(bounds):
+            yield start, ids[start:stop], targets[start:stop]
+
+
+def validation_windows(
+    tokens: Sequence[np.ndarray], context: int, batch: int, limit: int | None = None
+) -> Iterator[Pair]:
+    """Windows side by side that score every token but the first of each array exactly once, in batches.
+
+    The end of an array is padded: ids 0, targets IGNORE. The last batch may have fewer rows. limit: at most so many
+    windows, spread evenly over all, for a quick look. Raises DataError if there is nothing to score.
+    """
+    if context < 1 or batch < 1 or (limit is not None and limit < 1):
+        raise ValueError(f"validation_windows: sizes must be at least 1, got {context=}, {batch=}, {limit=}")
+    places = [(part, start) for part in tokens for start in range(0, len(part) - 1, context)]
+    if not places:
+        raise DataError(f"the validation part is too short: {sum(map(len, tokens))} tokens, at least 2 are needed")
+    if limit is not None and limit < len(places):
+        places = [places[i * len(places) // limit] for i in range(limit)]
+    return _windows(places, context, batch)
+
+
+def _windows(places: list[tuple[np.ndarray, int]], context: int, batch: int) -> Iterator[Pair]:
+    for first in range(0, len(places), batch):
+        rows = places[first : first + batch]
+        ids = np.zeros((len(rows), context), np.int64)
+        targets = np.full((len(rows), context), IGNORE, np.int64)
+        for row, (part, start) in enumerate(rows):
+            window = part[start : start + context + 1]
+            ids[row, : len(window) - 1] = window[:-1]
+            targets[row, : len(window) - 1] = window[1:]
+        yield ids, targets

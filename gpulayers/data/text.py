@@ -1,0 +1,81 @@
+"""Text to train on: the Python documentation that comes with every Python, or files.
+
+A text stays as it is: no newline is converted, and a byte order mark is a character like any other.
+"""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+DEFAULT_NAME = "Python documentation (pydoc_data.topics)"
+
+
+class DataError(ValueError):
+    """Data that cannot be used; the message is one sentence that names the file or the lengths."""
+
+
+class Corpus(NamedTuple):
+    """name: for people. names, texts: one per file. digest: SHA-256 of all texts in order, so that a resumed run can
+    tell whether it still reads the same data."""
+
+    name: str
+    names: list[str]
+    texts: list[str]
+    digest: str
+
+    def split(self) -> tuple[list[str], list[str]]:
+        """(training texts, validation texts): the validation part is the last tenth of each text, in characters."""
+        cuts = [len(text) - len(text) // 10 for text in self.texts]
+        return (
+            [text[:cut] for text, cut in zip(self.texts, cuts, strict=True)],
+            [text[cut:] for text, cut in zip(self.texts, cuts, strict=True)],
+        )
+
+
+def load_corpus(paths: Sequence[str | os.PathLike[str]] | None = None) -> Corpus:
+    """The texts of `paths`, UTF-8 files; None takes the Python documentation, about half a megabyte.
+
+    Raises DataError, one sentence that names the file, if one is missing, unreadable, a folder, empty or not UTF-8.
+    """
+    if paths is None:
+        names, texts = [DEFAULT_NAME], [python_documentation()]
+    else:
+        names, texts = [os.fspath(path) for path in paths], [read_text(Path(path)) for path in paths]
+    if not texts:
+        raise DataError("no data file was given")
+    digest = hashlib.sha256()
+    for text in texts:
+        content = text.encode()
+        digest.update(len(content).to_bytes(8, "little") + content)  # the length tells ["ab", "c"] from ["a", "bc"]
+    name = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+    return Corpus(name, names, texts, digest.hexdigest())
+
+
+def python_documentation() -> str:
+    """The language reference by topic, in sorted order, each under its title. The text depends on Python's version."""
+    from pydoc_data.topics import topics
+
+    return "\n\n".join(f"{title}\n{'=' * len(title)}\n\n{topics[title].strip()}" for title in sorted(topics)) + "\n"
+
+
+def read_text(path: Path) -> str:
+    """The characters of one UTF-8 file. Raises DataError."""
+    if path.is_dir():
+        raise DataError(f"data file {path} is a folder")
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise DataError(f"data file {path} does not exist") from None
+    except OSError as error:
+        raise DataError(f"data file {path} cannot be read: {error.strerror or error}") from error
+    if not content:
+        raise DataError(f"data file {path} is empty")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        hint = " (it looks like UTF-16)" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else ""
+        raise DataError(
+            f"data file {path} is not UTF-8 text: byte {content[error.start]:#04x} at offset {error.start}{hint}"
+        ) from None
