@@ -1,0 +1,41 @@
+"""Optimizers, clipping of gradients, learning rate schedules."""
+
+import inspect
+from typing import Any
+
+from gpulayers.layers.layer import Layer
+from gpulayers.optim.adam import Adam, AdamW
+from gpulayers.optim.clip import clip_grad_norm, clip_grad_value
+from gpulayers.optim.group import Group
+from gpulayers.optim.optimizer import Optimizer
+from gpulayers.optim.schedule import SCHEDULES, Schedule, make_schedule
+from gpulayers.optim.sgd import SGD
+from gpulayers.parameter import Flat
+
+__all__ = [
+    "OPTIMIZERS",
+    "SCHEDULES",
+    "SGD",
+    "Adam",
+    "AdamW",
+    "Group",
+    "Optimizer",
+    "Schedule",
+    "clip_grad_norm",
+    "clip_grad_value",
+    "make_optimizer",
+    "make_schedule",
+]
+
+OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
+
+
+def make_optimizer(name: str, model: Layer | Flat, **options: Any) -> Optimizer:
+    """The optimizer called `name`. Raises ValueError for a name or option that there is not."""
+    if name not in OPTIMIZERS:
+        raise ValueError(f"unknown optimizer {name!r}; there are {', '.join(OPTIMIZERS)}")
+    kind = OPTIMIZERS[name]
+    known = {k for cls in (kind, Optimizer) for k in inspect.signature(cls).parameters} - {"model", "options"}
+    if unknown := [option for option in options if option not in known]:
+        raise ValueError(f"{name} has no option {', '.join(unknown)}; it takes {', '.join(sorted(known))}")
+    return kind(model, **options)

@@ -1,0 +1,79 @@
+"""Adam, and AdamW with decoupled weight decay."""
+
+from typing import Any
+
+from gpulayers.backend import Array
+from gpulayers.layers.layer import Layer
+from gpulayers.ops.adam import adam
+from gpulayers.optim.check import check_beta
+from gpulayers.optim.group import Settings
+from gpulayers.optim.optimizer import Optimizer
+from gpulayers.parameter import Flat
+
+
+class Adam(Optimizer):
+    """m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2,  p = p - lr m_hat / (sqrt(v_hat) + eps).
+
+    m_hat = m / (1 - beta1^t), v_hat = v / (1 - beta2^t) at update t = 1, 2, ...
+    g is the mean gradient, clipped, plus weight_decay p + l1 sign(p) for matrices and tables.
+    The other arguments are `Optimizer`'s. Source: Kingma and Ba, 2015, algorithm 1.
+    """
+
+    moments = ("m", "v")
+    squares = True
+    decoupled = False
+
+    def __init__(
+        self,
+        model: Layer | Flat,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        **options: Any,
+    ) -> None:
+        for i, beta in enumerate(betas):
+            check_beta(f"{type(self).__name__}: betas[{i}]", beta)
+        if not eps > 0:
+            raise ValueError(f"{type(self).__name__}: eps must be above 0, got {eps}; a zero gradient would give 0 / 0")
+        self.betas, self.eps = (betas[0], betas[1]), eps
+        super().__init__(model, lr, weight_decay=weight_decay, **options)
+
+    def _update(self, at: slice, grad: Array, settings: Settings) -> None:
+        adam(
+            self.flat.data[at],
+            self._moments["m"][at],
+            self._moments["v"][at],
+            grad[at],
+            self._control,
+            settings.lr_scale,
+            *self.betas,
+            self.eps,
+            settings.weight_decay,
+            self.decoupled,
+            settings.l1,
+        )
+
+    def _decay_is_penalty(self) -> bool:
+        return not self.decoupled
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay: p = p - lr weight_decay p, apart from the gradient and its moments.
+
+    Source: Loshchilov and Hutter, Decoupled weight decay regularization, 2019, algorithm 2, with the decay multiplied
+    by the whole learning rate, as PyTorch does.
+    """
+
+    decoupled = True
+
+    def __init__(
+        self,
+        model: Layer | Flat,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+        **options: Any,
+    ) -> None:
+        super().__init__(model, lr, betas, eps, weight_decay, **options)

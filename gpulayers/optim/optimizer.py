@@ -1,0 +1,256 @@
+"""`Optimizer`: what SGD and Adam share. One step is: norm of all gradients, control, one update of each stretch."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from gpulayers.backend import Array, array_module, device_of, is_array, is_floating, to_numpy, wide, zeros
+from gpulayers.layers.layer import Layer
+from gpulayers.ops.sum_of_squares import sum_of_squares
+from gpulayers.ops.update_control import CONTROL_SIZE, update_control
+from gpulayers.optim.check import check_limit, check_not_negative
+from gpulayers.optim.group import Group, Settings, Stretch, pieces, settings_of, stretches
+from gpulayers.parameter import Flat, pack
+from gpulayers.storage import beside
+
+PIECE = 1 << 20  # elements that one thread updates in one go on the CPU; a GPU takes a stretch whole
+
+
+class Optimizer:
+    """Updates all trainable parameters of a model from their gradients.
+
+    model: a Layer, packed into flat memory if it is not yet, or its Flat. lr: learning rate.
+    weight_decay, l1: for matrices and tables; vectors (biases, gains) have none unless a group says so. l1 adds
+        l1 sign(p) to the gradient.
+    clip_value, clip_norm: limits for every element and for the global norm, in this order. They act on the mean
+        gradient, before weight decay and l1 are added.
+    schedule: k -> factor of the learning rate for update k (`gpulayers.optim.schedule`). One without a `steps`
+        attribute is asked before every step, which on a GPU waits for the device.
+    groups: parameters with settings of their own; the first that matches holds.
+    threads: for the update on the CPU; the result does not depend on it.
+
+    A step whose gradient norm is NaN or infinite, or so large that it would make a parameter or a moment infinite, is
+    skipped: parameters, moments and the count of applied updates keep every bit, `skipped` goes up by one. Counters live on the device; reading one on a GPU waits for the step.
+    """
+
+    moments: tuple[str, ...] = ()  # names of the buffers in the checkpoint
+    betas: tuple[float, float] = (0.0, 0.0)
+    squares: bool = False  # whether a gradient's square has to fit into the moments
+
+    def __init__(
+        self,
+        model: Layer | Flat,
+        lr: float,
+        *,
+        weight_decay: float = 0.0,
+        l1: float = 0.0,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        schedule: Callable[[int], float] | None = None,
+        groups: Sequence[Group] = (),
+        threads: int = 1,
+    ) -> None:
+        for name, value in (("lr", lr), ("weight_decay", weight_decay), ("l1", l1)):
+            check_not_negative(f"{type(self).__name__}: {name}", value)
+        for name, limit in (("clip_norm", clip_norm), ("clip_value", clip_value)):
+            check_limit(f"{type(self).__name__}: {name}", limit)
+        if threads < 1:
+            raise ValueError(f"{type(self).__name__}: threads must be at least 1, got {threads}")
+        self.flat = model if isinstance(model, Flat) else pack(model)
+        self.initial_lr, self.weight_decay, self.l1 = lr, weight_decay, l1
+        self.clip_norm, self.clip_value = clip_norm, clip_value
+        self.schedule, self.groups = schedule, tuple(groups)
+        self._settings = [settings_of(s, weight_decay, l1, self.groups) for s in self.flat.segments]
+        self._check_groups()
+        self._threads = ThreadPoolExecutor(threads) if threads > 1 else None
+        self._make_arrays()
+
+    def _check_groups(self) -> None:
+        for group in self.groups:
+            if not any(group.matches(s.name, s.parameter) for s in self.flat.segments):
+                raise ValueError(f"{type(self).__name__}: no parameter matches Group({group.match!r})")
+
+    def _make_arrays(self) -> None:
+        data = self.flat.data
+        dtype = wide(data.dtype)
+        self._moments = {name: zeros(data.size, dtype, like=data) for name in self.moments}
+        self._control = zeros(CONTROL_SIZE, dtype, like=data)
+        self._counters = zeros(2, np.int64, like=data)  # applied, skipped
+        self._norm = zeros(1, np.float64, like=data)
+        self._rates = None
+        if self.schedule is None:
+            self._rates = self._array([self.initial_lr], dtype)
+        elif (steps := getattr(self.schedule, "steps", None)) is not None:
+            self._rates = self._array([self.initial_lr * self.schedule(k) for k in range(steps + 1)], dtype)
+        self._trainable: tuple[bool, ...] | None = None  # for which `_pieces` were cut
+        self._pieces: list[Stretch] = []
+
+    def _array(self, values: Any, dtype: Any) -> Array:
+        return beside(np.asarray(values, dtype), self.flat.data)
+
+    # ------------------------------------------------------------------------------------------------ a step
+
+    def step(self, count: Any = None) -> None:
+        """One update from the gradients divided by `count`; then all gradients are marked zero.
+
+        count: the number of counted targets whose losses were summed, over all micro-batches, threads and ranks: a
+        number, or an array of size 1 on the device. None and 0 count as 1.
+
+        Raises ValueError for a negative count, RuntimeError if the model was moved after the optimizer was made.
+        """
+        self._check_place()
+        count, grad = self._count(count), self.flat.grad
+        todo = self._todo()
+        limits = (None,) if self.clip_norm is None or self.clip_value is None else (None, self._limit(count))
+        totals = zeros((2, max(1, len(todo))), np.float64, like=grad)
+        for row, limit in enumerate(limits):
+            self._each(
+                lambda i, s, row=row, limit=limit: sum_of_squares(grad[s.start : s.stop], limit, totals[row, i : i + 1])
+            )
+        rates = self._rates if self._rates is not None else self._array([self.lr], self._control.dtype)
+        update_control(
+            self._control,
+            self._counters,
+            self._norm,
+            totals[0],
+            totals[1] if len(limits) > 1 else None,
+            count,
+            rates,
+            self.clip_norm,
+            self.clip_value,
+            *self.betas,
+            self._largest(),
+        )
+        self._each(lambda _, s: self._update(slice(s.start, s.stop), grad, s.settings))
+        self.flat.zero_grad()
+
+    def _update(self, at: slice, grad: Array, settings: Settings) -> None:
+        """One update op over the elements `at`."""
+        raise NotImplementedError
+
+    def _each(self, function: Callable[[int, Stretch], Any]) -> None:
+        """function(index, piece) for every piece, on the threads if there are some."""
+        if self._threads is None or len(self._pieces) < 2:
+            for i, piece in enumerate(self._pieces):
+                function(i, piece)
+        else:
+            list(self._threads.map(function, range(len(self._pieces)), self._pieces))
+
+    def _todo(self) -> list[Stretch]:
+        """The pieces of memory to update; cut anew when a parameter was frozen or thawed."""
+        trainable = tuple(s.parameter.trainable for s in self.flat.segments)
+        if trainable != self._trainable:
+            self._trainable = trainable
+            whole = stretches(zip(self.flat.segments, self._settings, strict=True))
+            on_host = device_of(self.flat.data) == "numpy"
+            self._pieces = pieces(whole, PIECE if on_host else max(1, self.flat.size))
+        return self._pieces
+
+    def _count(self, count: Any) -> Array:
+        """(1,) float64 on the device."""
+        if is_array(count) and array_module(count) is array_module(self.flat.data):
+            return count.reshape(1).astype(np.float64)
+        number = 1.0 if count is None else float(count)
+        check_not_negative(f"{type(self).__name__}.step: count", number)
+        return self._array([number], np.float64)
+
+    def _limit(self, count: Array) -> Array:
+        """The limit of an element before the division by count."""
+        xp = array_module(count)
+        return self.clip_value * xp.where(count == 0, 1.0, count)
+
+    def _largest(self) -> float:
+        """The largest norm after clipping that the dtype of the moments takes, squared where Adam squares it."""
+        largest = float(np.finfo(self._control.dtype).max)
+        return math.sqrt(largest) if self.squares else largest
+
+    def _check_place(self) -> None:
+        data, mine = self.flat.data, self._control
+        if device_of(data) != device_of(mine) or wide(data.dtype) != mine.dtype:
+            raise RuntimeError(
+                f"{type(self).__name__}: the model is {data.dtype} on {device_of(data)} now; "
+                "make the optimizer after model.to(...)"
+            )
+
+    # ------------------------------------------------------------------------------------------------ what happened
+
+    @property
+    def applied(self) -> int:
+        """Updates applied so far; what the schedule is a function of."""
+        return int(self._counters[0])
+
+    @property
+    def skipped(self) -> int:
+        """Steps skipped so far."""
+        return int(self._counters[1])
+
+    @property
+    def last_step_applied(self) -> bool:
+        """False if the last step was skipped, and before the first."""
+        return bool(self._control[0])
+
+    @property
+    def grad_norm(self) -> float:
+        """Global norm of the last step's gradient, after the division by count, before clipping."""
+        return float(self._norm[0])
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the next update."""
+        return self.initial_lr * (1.0 if self.schedule is None else self.schedule(self.applied))
+
+    def zero_grad(self) -> None:
+        self.flat.zero_grad()
+
+    def penalty(self) -> float:
+        """sum of l1 |p| + weight_decay / 2 p^2, whose gradient a step adds: report it beside the loss.
+
+        Decoupled weight decay (AdamW) is the gradient of nothing and is not in it.
+        """
+        total = 0.0
+        for start, stop, settings in self._todo():
+            p = self.flat.data[start:stop]
+            if settings.l1:
+                total += settings.l1 * float(abs(p).sum(dtype=np.float64))
+            if settings.weight_decay and self._decay_is_penalty():
+                total += settings.weight_decay / 2 * float(sum_of_squares(p)[0])
+        return total
+
+    def _decay_is_penalty(self) -> bool:
+        return True
+
+    # ------------------------------------------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Copies in host memory: `m.<parameter>` and so on, `optimizer.applied`, `optimizer.skipped`."""
+        state = {name: np.array(to_numpy(view)) for name, view in self._named_moments()}
+        applied, skipped = to_numpy(self._counters)
+        return state | {"optimizer.applied": np.array(applied), "optimizer.skipped": np.array(skipped)}
+
+    def _named_moments(self) -> Iterable[tuple[str, Array]]:
+        for moment, buffer in self._moments.items():
+            for segment in self.flat.segments:
+                yield f"{moment}.{segment.name}", buffer[segment.start : segment.stop].reshape(segment.parameter.shape)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict()`, bit for bit. Raises ValueError before anything is changed if it does not fit."""
+        own = dict(self._named_moments())
+        counters = {"optimizer.applied": self._counters[0:1], "optimizer.skipped": self._counters[1:2]}
+        wanted = {name: view.shape for name, view in own.items()} | dict.fromkeys(counters, ())
+        if unmatched := sorted(wanted.keys() ^ state.keys()):
+            missing = [name for name in unmatched if name in wanted]
+            unknown = [name for name in unmatched if name not in wanted]
+            raise ValueError(f"{type(self).__name__}: missing {missing or 'none'}, unknown {unknown or 'none'}")
+        for name, shape in wanted.items():
+            if np.shape(to_numpy(state[name])) != shape:
+                found = np.shape(to_numpy(state[name]))
+                raise ValueError(f"{type(self).__name__}: {name} has shape {found}, this model takes {shape}")
+        for name in wanted:
+            kind = np.dtype(state[name].dtype)
+            if not (is_floating(kind) if name in own else kind.kind in "iu"):
+                raise ValueError(f"{type(self).__name__}: {name} has dtype {kind}")
+        for name, view in (own | counters).items():
+            view[...] = beside(state[name], view)
