@@ -1,0 +1,71 @@
+"""The `gpulayers` command: train, generate, evaluate.
+
+    gpulayers train [gpt] [options]        gpulayers generate RUN [options]        gpulayers evaluate RUN [options]
+
+Exit status: 0; 2 with one line on stderr for whatever the user can put right; 1 where training cannot go on; 130 and
+143 after Ctrl-C and SIGTERM.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+import gpulayers
+from gpulayers.cli import evaluate, generate, train
+from gpulayers.cli.arguments import Parser, UsageError
+from gpulayers.cuda import GPUUnavailable
+from gpulayers.data import DataError
+from gpulayers.storage import FileError
+from gpulayers.training.loop import TrainingError
+from gpulayers.training.options import ConfigError, suggestion
+
+COMMANDS = {"train": train, "generate": generate, "evaluate": evaluate}
+EXPECTED = (UsageError, ConfigError, DataError, FileError, GPUUnavailable)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a model may write characters that the terminal has not
+    try:
+        status = command(list(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()
+        return status
+    except EXPECTED as error:
+        return complain(error, 2)
+    except TrainingError as error:
+        return complain(error, 1)
+    except MemoryError as error:
+        return complain(f"not enough memory ({error}): a smaller --batch or more --accumulate needs less", 2)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def complain(error: object, status: int) -> int:
+    print("gpulayers: error:", " ".join(str(error).split()), file=sys.stderr)
+    return status
+
+
+def command(words: list[str]) -> int:
+    """Parse and run. Raises one of EXPECTED."""
+    parser = Parser(prog="gpulayers", description="Deep learning by hand, on NumPy or CuPy.")
+    parser.add_argument("--version", action="version", version=f"gpulayers {gpulayers.__version__}")
+    chosen = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
+    parsers = {name: module.add_parser(chosen, words[1:]) for name, module in COMMANDS.items()}
+    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+        raise UsageError(f"unknown command {words[0]!r}{suggestion(words[0], COMMANDS)}")
+    namespace, unknown = parser.parse_known_args(words)
+    if namespace.command is None:
+        if unknown:
+            raise UsageError(f"unknown option {unknown[0]}")
+        parser.print_help()
+        return 0
+    if unknown:
+        word = unknown[0].partition("=")[0]
+        what = "option" if word.startswith("-") else "argument"
+        raise UsageError(f"unknown {what} {word}{suggestion(word, parsers[namespace.command].flags())}")
+    return COMMANDS[namespace.command].run(namespace)

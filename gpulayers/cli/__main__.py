@@ -1,0 +1,5 @@
+import sys
+
+from gpulayers.cli import main
+
+sys.exit(main())

@@ -1,0 +1,68 @@
+"""`gpulayers evaluate RUN`: measure a trained model."""
+
+import argparse
+from dataclasses import dataclass
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+from gpulayers.cli.arguments import Parser, add_options, given
+from gpulayers.data import DataError, encode_split, load_corpus
+from gpulayers.training.evaluate import evaluate
+from gpulayers.training.options import option
+from gpulayers.training.run import Saved, open_saved
+from gpulayers.training.tasks import windows
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """What to measure, and which model."""
+
+    files: tuple[str, ...] = option(
+        (), "UTF-8 text files, measured whole", flag="--data", metavar="FILE", default_text="the run's validation part"
+    )
+    checkpoint: str | None = option(
+        None, "best (by validation loss), last, or a file of the run", metavar="best|last|FILE", default_text="best"
+    )
+    backend: str = option("numpy", "numpy: the CPU; cupy: an NVIDIA GPU", choices=("numpy", "cupy"))
+    threads: int | None = option(None, "CPU threads for matrix products", at_least=1, default_text="as in training")
+
+
+def add_parser(commands: Any, words: list[str]) -> Parser:
+    parser = commands.add_parser(
+        "evaluate",
+        usage="gpulayers evaluate RUN [options]",
+        help="measure a trained model",
+        description="Print the loss, perplexity and bits a byte of a trained model, as training measures them.",
+    )
+    parser.add_argument("run", metavar="RUN", help="a run folder or a checkpoint file")
+    add_options(parser, EvaluateOptions(), "evaluate")
+    return parser
+
+
+def run(namespace: argparse.Namespace) -> int:
+    options = EvaluateOptions(**given(namespace, "evaluate", EvaluateOptions()))
+    saved = open_saved(namespace.run, options.checkpoint, options.backend)
+    name, tokens = whole_files(saved, options.files) if options.files else validation_part(saved)
+    with threadpool_limits(options.threads or saved.config.training.threads, "blas"):
+        result = evaluate(saved.model, windows(tokens, saved.config), saved.tokenizer)
+    print(f"checkpoint      {saved.path} (step {saved.step})")
+    print(f"text            {name}")
+    print(f"tokens          {result.tokens}")
+    print(f"loss            {result.loss:.6f} nats a token")
+    print(f"perplexity      {result.perplexity:.4f}")
+    print(f"bits per byte   {result.bits_per_byte:.6f}")
+    return 0
+
+
+def whole_files(saved: Saved, files: tuple[str, ...]) -> tuple[str, list[Any]]:
+    corpus = load_corpus(files)
+    return corpus.name, [saved.tokenizer.encode(text) for text in corpus.texts]
+
+
+def validation_part(saved: Saved) -> tuple[str, list[Any]]:
+    """What training held out. Raises DataError if the files have changed since."""
+    corpus = load_corpus(saved.config.data.files or None)
+    if corpus.digest != saved.digest:
+        raise DataError(f"{corpus.name} is not what the model was trained on: its digest differs; name files by --data")
+    return f"validation part of {corpus.name}", encode_split(corpus, saved.tokenizer)[1]

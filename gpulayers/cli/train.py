@@ -1,0 +1,92 @@
+"""`gpulayers train [gpt]`: train a model, or go on with a run."""
+
+import argparse
+import dataclasses
+import sys
+from typing import Any
+
+from gpulayers.cli.arguments import Parser, UsageError, add_options, given
+from gpulayers.training.config import DEFAULTS, TABLES, Config, read_toml
+from gpulayers.training.loop import Trainer
+from gpulayers.training.options import fields, flag, suggestion
+from gpulayers.training.run import resume, start
+
+DESCRIPTION = """\
+Train a GPT on text. Without options: on Python's documentation, on the CPU, about two minutes on two cores.
+
+The run folder holds config.toml, metrics.jsonl, samples.jsonl, loss.png and the checkpoints. Ctrl-C saves and leaves;
+gpulayers train --resume RUN goes on, bit for bit as if the run had never stopped."""
+
+TITLES = {"model": "model", "optimizer": "optimizer", "training": "training", "data": "data"}
+WITH_RESUME = {"training.steps", "training.backend", "training.threads"}
+
+
+def add_parser(commands: Any, words: list[str]) -> Parser:
+    """The parser for the task that is the first of `words`, gpt by default."""
+    task = words[0] if words and words[0] in DEFAULTS else "gpt"
+    parser = commands.add_parser(
+        "train",
+        usage="gpulayers train [gpt] [options]\n       gpulayers train --resume RUN [--steps N]",
+        help="train a model on text",
+        description=DESCRIPTION,
+    )
+    parser.add_argument("task", nargs="?", default="gpt", help=f"what to train: {', '.join(DEFAULTS)} (default: gpt)")
+    run = parser.add_argument_group("run")
+    run.add_argument("--out", metavar="DIR", help="the run folder, which must not exist (default: runs/<task>-<time>)")
+    run.add_argument(
+        "--config", metavar="FILE", help="settings in TOML, such as a config.toml of a run; options beside it win"
+    )
+    run.add_argument("--resume", metavar="RUN", help="go on with a run; takes only --steps, --backend and --threads")
+    for title in TABLES:
+        add_options(parser.add_argument_group(TITLES[title]), getattr(DEFAULTS[task], title), title)
+    return parser
+
+
+def run(namespace: argparse.Namespace) -> int:
+    if namespace.task not in DEFAULTS:
+        raise UsageError(f"unknown task {namespace.task!r}{suggestion(namespace.task, DEFAULTS)}")
+    if namespace.resume is not None:
+        trainer = resume(namespace.resume, warn=say, **resume_options(namespace))
+        say(f"going on with {trainer.folder} at step {trainer.step} of {trainer.config.training.steps}")
+    else:
+        trainer = start(config_from(namespace), namespace.out)
+        say(f"run folder {trainer.folder}")
+    return train(trainer)
+
+
+def train(trainer: Trainer) -> int:
+    say(f"{trainer.task.model.parameter_count():,} parameters; {trainer.task.description}")
+    received = trainer.run()
+    if received is None:
+        say(f"finished: {trainer.folder}")
+        return 0
+    say(f"stopped at step {trainer.step}, saved; gpulayers train --resume {trainer.folder} goes on")
+    return 128 + received
+
+
+def config_from(namespace: argparse.Namespace) -> Config:
+    """The defaults, then the file, then the command line."""
+    config = DEFAULTS[namespace.task]
+    if namespace.config is not None:
+        config = config.updated(read_toml(namespace.config), namespace.config)
+    changes = {title: given(namespace, title, getattr(config, title)) for title in TABLES}
+    tables = {title: dataclasses.replace(getattr(config, title), **values) for title, values in changes.items()}
+    return dataclasses.replace(config, **tables)
+
+
+def resume_options(namespace: argparse.Namespace) -> dict[str, Any]:
+    """steps, backend and threads. Raises UsageError for any option that was fixed when the run started."""
+    names = {f"{title}.{name}": field for title in TABLES for name, field in fields(table_of(namespace, title)).items()}
+    refused = [flag(names[name]) for name in vars(namespace) if name in names and name not in WITH_RESUME]
+    refused += [f"--{name}" for name in ("out", "config") if getattr(namespace, name) is not None]
+    if refused:
+        raise UsageError(f"--resume takes only --steps, --backend and --threads, not {', '.join(refused)}")
+    return given(namespace, "training", table_of(namespace, "training"))
+
+
+def table_of(namespace: argparse.Namespace, title: str) -> Any:
+    return getattr(DEFAULTS[namespace.task], title)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

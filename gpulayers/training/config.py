@@ -1,0 +1,197 @@
+"""The settings of a run: four tables of options, read from TOML and the command line, written to `config.toml`.
+
+    task = "gpt"
+    [model]      sizes of the network              [optimizer]  how parameters move
+    [training]   how long, how much, where         [data]       what is read
+
+Precedence: the defaults below, then the file, then the command line.
+"""
+
+import dataclasses
+import os
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpulayers.optim import SCHEDULES
+from gpulayers.storage import StrPath, write_atomically
+from gpulayers.training.options import ConfigError, as_table, option, suggestion, with_table
+
+TABLES = ("model", "optimizer", "training", "data")
+
+
+@dataclass(frozen=True)
+class GPTOptions:
+    """Sizes of a GPT: the fields of `GPTConfig` but for the vocabulary, which the data decides."""
+
+    layers: int = option(4, "transformer blocks", at_least=1)
+    heads: int = option(4, "attention heads; they share out dim", at_least=1)
+    kv_heads: int | None = option(None, "key/value heads; must divide heads", at_least=1, default_text="as heads")
+    dim: int = option(128, "width of the network", at_least=1)
+    context: int = option(128, "longest sequence of tokens that the model sees", at_least=1)
+    dropout: float = option(0.0, "share of activations that are dropped in training", at_least=0, below=1)
+    bias: bool = option(True, "biases in linear layers and norms")
+    rotary: bool = option(False, "rotary positions in the attention instead of a learned table")
+
+    def check(self) -> None:
+        """Raises ConfigError where single values are right but do not fit each other."""
+        if self.dim % self.heads:
+            raise ConfigError(f"heads must divide dim, got {self.heads} heads and dim {self.dim}")
+        if self.kv_heads is not None and self.heads % self.kv_heads:
+            raise ConfigError(f"kv_heads must divide heads, got {self.kv_heads} kv_heads and {self.heads} heads")
+        if self.rotary and self.dim // self.heads % 2:
+            raise ConfigError(f"rotary needs an even head size, got dim / heads = {self.dim // self.heads}")
+
+
+@dataclass(frozen=True)
+class OptimizerOptions:
+    """How parameters move."""
+
+    name: str = option("adamw", "update rule", choices=("adamw", "adam", "sgd"), flag="--optimizer")
+    lr: float = option(3e-3, "learning rate at its highest", at_least=0)
+    schedule: str = option("cosine", "course of the learning rate", choices=tuple(SCHEDULES))
+    schedule_steps: int | None = option(
+        None, "steps until the schedule has run out; fixed for the life of a run", at_least=1, default_text="as steps"
+    )
+    warmup: int | None = option(
+        None, "steps in which the rate first rises", at_least=0, default_text="a twentieth of schedule-steps"
+    )
+    lr_final: float = option(0.05, "linear, cosine: part of the rate that is left at the end", at_least=0, at_most=1)
+    lr_step_size: int | None = option(
+        None, "step: steps between two falls", at_least=1, default_text="a third of schedule-steps"
+    )
+    lr_gamma: float = option(0.1, "step: factor of a fall", above=0, at_most=1)
+    weight_decay: float = option(0.1, "decay of matrices and tables; vectors never decay", at_least=0)
+    l1: float = option(0.0, "factor of the L1 penalty on matrices and tables", at_least=0)
+    clip: float = option(1.0, "largest norm of the whole gradient; 0: any", at_least=0)
+    clip_value: float = option(0.0, "largest absolute value of a gradient's element; 0: any", at_least=0)
+    beta1: float = option(0.9, "adam, adamw: memory of the first moment", at_least=0, below=1)
+    beta2: float = option(0.99, "adam, adamw: memory of the second moment", at_least=0, below=1)
+    eps: float = option(1e-8, "adam, adamw: added to the root of the second moment", above=0)
+    momentum: float = option(0.9, "sgd: memory of the velocity", at_least=0)
+    nesterov: bool = option(False, "sgd: Nesterov's momentum")
+
+    def complete(self, steps: int) -> "OptimizerOptions":
+        """With the lengths that depend on the number of steps. Raises ConfigError where values do not fit."""
+        horizon = self.schedule_steps or max(1, steps)
+        warmup = horizon // 20 if self.warmup is None else self.warmup
+        if warmup > horizon:
+            raise ConfigError(f"warmup must be at most schedule_steps, got {warmup} and {horizon}")
+        if self.nesterov and self.momentum == 0:
+            raise ConfigError("nesterov needs a momentum above 0")
+        step_size = self.lr_step_size or max(1, -(-(horizon - warmup) // 3))
+        return dataclasses.replace(self, schedule_steps=horizon, warmup=warmup, lr_step_size=step_size)
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How long, how much at a time, and where."""
+
+    steps: int = option(1000, "steps in all", at_least=0)
+    batch: int = option(16, "sequences in a step", at_least=1)
+    accumulate: int = option(
+        1, "parts that a step's batch is computed in: less memory, the same result to rounding", at_least=1
+    )
+    seed: int = option(0, "of the initial values, the batches, dropout and samples", at_least=0, at_most=2**63 - 1)
+    dtype: str = option("float32", "floating type", choices=("float32", "float64", "float16", "bfloat16"))
+    backend: str = option("numpy", "numpy: the CPU; cupy: an NVIDIA GPU", choices=("numpy", "cupy"))
+    threads: int | None = option(None, "CPU threads for matrix products", at_least=1, default_text="all cores")
+    eval_every: int = option(100, "steps between measurements on the validation part; 0: only at the end", at_least=0)
+    eval_tokens: int = option(65536, "validation tokens that are measured, at most", at_least=1)
+    sample_every: int = option(250, "steps between samples; 0: none", at_least=0)
+    sample_tokens: int = option(200, "tokens of a sample", at_least=1)
+    save_every: int = option(250, "steps between checkpoints; 0: only at the start and the end", at_least=0)
+
+    def check(self) -> None:
+        """Raises ConfigError where single values are right but do not fit each other."""
+        if self.accumulate > self.batch:
+            raise ConfigError(
+                f"accumulate must be at most batch, got {self.accumulate} parts of {self.batch} sequences"
+            )
+        if self.dtype in ("float16", "bfloat16"):
+            reason = "needs a GPU" if self.backend == "numpy" else "is not available yet"
+            raise ConfigError(f"dtype {self.dtype} {reason}: choose float32, or float64 for checking")
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """What is read."""
+
+    files: tuple[str, ...] = option(
+        (), "UTF-8 text files", flag="--data", metavar="FILE", default_text="Python's documentation"
+    )
+    tokens: str = option("bytes", "what a token is", choices=("bytes", "characters"))
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that a run is made from."""
+
+    task: str = "gpt"
+    model: GPTOptions = GPTOptions()
+    optimizer: OptimizerOptions = OptimizerOptions()
+    training: TrainingOptions = TrainingOptions()
+    data: TextOptions = TextOptions()
+
+    def complete(self) -> "Config":
+        """Checked, and with every open choice made, so that it says the same on another day. Raises ConfigError."""
+        self.model.check()
+        self.training.check()
+        return dataclasses.replace(
+            self,
+            model=dataclasses.replace(self.model, kv_heads=self.model.kv_heads or self.model.heads),
+            optimizer=self.optimizer.complete(self.training.steps),
+            training=dataclasses.replace(self.training, threads=self.training.threads or available_cores()),
+            data=dataclasses.replace(self.data, files=tuple(os.path.abspath(file) for file in self.data.files)),
+        )
+
+    def with_training(self, **changes: Any) -> "Config":
+        """The same run with other values in [training]."""
+        return dataclasses.replace(self, training=dataclasses.replace(self.training, **changes))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"task": self.task, **{title: as_table(getattr(self, title)) for title in TABLES}}
+
+    def updated(self, content: dict[str, Any], source: str) -> "Config":
+        """With the values of a dict of tables, such as a TOML file holds; `source` names it in errors."""
+        changes: dict[str, Any] = {}
+        for title, values in content.items():
+            if title == "task":
+                if values != self.task:
+                    raise ConfigError(f"{source} is for the task {values!r}, not for {self.task!r}")
+            elif title not in TABLES:
+                known = ("task", *TABLES)
+                raise ConfigError(f"unknown table or key {title!r} in {source}{suggestion(title, known)}")
+            elif not isinstance(values, dict):
+                raise ConfigError(f"{title} in {source} must be a table, got {values!r}")
+            else:
+                changes[title] = with_table(getattr(self, title), values, title, source)
+        return dataclasses.replace(self, **changes)
+
+    def write(self, path: StrPath) -> None:
+        """As TOML, for --config. Raises storage.FileError."""
+        import tomli_w
+
+        head = "# Everything that this run was made from; gpulayers train --config takes it.\n\n"
+        write_atomically(path, (head + tomli_w.dumps(self.to_dict())).encode())
+
+
+DEFAULTS = {"gpt": Config()}  # what a run of each task is made from when nothing else is said
+
+
+def read_toml(path: StrPath) -> dict[str, Any]:
+    """The content of a TOML file. Raises ConfigError."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{os.fspath(path)} is not a TOML file: {error}") from error
+
+
+def available_cores() -> int:
+    """CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

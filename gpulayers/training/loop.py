@@ -1,0 +1,179 @@
+"""The training loop. `train_step` is the way of one array through one step; `Trainer` is everything around it.
+
+Steps count batches: batch k makes step k + 1 of "k + 1 done". Whatever happens in a step depends on the parameters,
+the optimizer's state, the seed and k alone, so a run that is stopped and resumed gives the same bits.
+"""
+
+import math
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from signal import Signals
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from gpulayers.backend import Array
+from gpulayers.ops.cross_entropy import count_targets, cross_entropy_inplace
+from gpulayers.optim import Optimizer
+from gpulayers.step import Train
+from gpulayers.training.checkpoint import save_best, save_checkpoint
+from gpulayers.training.config import Config
+from gpulayers.training.evaluate import evaluate
+from gpulayers.training.metrics import MetricsFile
+from gpulayers.training.plot import plot_loss
+from gpulayers.training.progress import Progress, printable
+from gpulayers.training.stop import StopSignal
+
+MOST_SKIPPED = 3  # steps in a row
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on; the message is one sentence that says why and what is left."""
+
+
+def train_step(model: Any, optimizer: Optimizer, parts: Iterable[tuple[int, Array, Array]], seed: int, k: int) -> float:
+    """One step on batch k: forward, loss, backward for each of its parts, then one update. Returns the mean loss.
+
+    parts: (index of the first sample, ids (B, T), targets (B, T)). Losses and gradients are summed over all parts and
+    divided by the number of all targets once, so the split changes nothing but rounding. A loss or gradient that is
+    not finite changes nothing: parameters, moments and counters stay as they are.
+    """
+    loss, count = 0.0, 0.0
+    for first_sample, ids, targets in parts:
+        logits, saved = model.forward(ids, Train(seed, k, first_sample))  # (B, T, V)
+        part_loss, dlogits = cross_entropy_inplace(logits, targets, reduction="sum")
+        model.backward(dlogits, saved)  # adds to every gradient
+        loss, count = loss + part_loss, count + count_targets(targets)
+    loss = float(loss / count)
+    if math.isfinite(loss):
+        optimizer.step(count)  # divides by count, clips, updates, clears the gradients
+    else:
+        model.zero_grad()
+    return loss
+
+
+class Trainer:
+    """A run that stands at `step`, and goes on to the last by `run()`.
+
+    task: data and model, see `tasks.py`. metrics, samples: open files. best: lowest validation loss so far.
+    skipped: steps in a row, up to here, whose loss or gradient was not finite.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: Config,
+        task: Any,
+        optimizer: Optimizer,
+        metrics: MetricsFile,
+        samples: MetricsFile,
+        step: int = 0,
+        best: float = math.inf,
+        skipped: int = 0,
+    ) -> None:
+        self.folder, self.config, self.task, self.optimizer = folder, config, task, optimizer
+        self.metrics, self.samples = metrics, samples
+        self.step, self.best, self.skipped = step, best, skipped
+        self.saved_at: int | None = None
+
+    def run(self) -> Signals | None:
+        """Train to the last step. Returns the signal that stopped it early, if one did; all is saved either way.
+
+        Raises TrainingError after three skipped steps in a row, FileError if the disk is full; the last good checkpoint
+        is then still there.
+        """
+        options = self.config.training
+        self.progress = Progress(options.steps, self.step)
+        # What is not finite is looked for and reported; NumPy need not warn of it as well.
+        quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")
+        with threadpool_limits(options.threads, "blas"), quiet, StopSignal() as stop, self.metrics, self.samples:
+            try:
+                while self.step < options.steps and stop.received is None:
+                    self._advance()
+                if self.saved_at != self.step:
+                    self.save()
+                self._plot()
+            finally:
+                self.progress.close()
+            return stop.received if self.step < options.steps else None
+
+    def _advance(self) -> None:
+        """One step, and what is due after it."""
+        options, optimizer, lr = self.config.training, self.optimizer, self.optimizer.lr
+        started = time.perf_counter()
+        loss = train_step(self.task.model, optimizer, self.task.parts(self.step), options.seed, self.step)
+        applied = math.isfinite(loss) and optimizer.last_step_applied
+        speed = options.batch * self.config.model.context / (time.perf_counter() - started)
+        norm = optimizer.grad_norm if math.isfinite(loss) else math.nan
+        self.step += 1
+        record = {"step": self.step, "loss": loss, "lr": lr, "grad_norm": norm, "tokens_per_second": speed}
+        self.progress.step(loss, speed)
+        self._count_skipped(record, applied)
+        if self._due(options.eval_every) or self.step == options.steps:
+            record["val_loss"] = self.measure()
+        self.metrics.write(record)
+        if "val_loss" in record:
+            self._plot()
+        if self._due(options.sample_every):
+            self.sample()
+        if self._due(options.save_every):
+            self.save()
+
+    def _due(self, every: int) -> bool:
+        return every > 0 and self.step % every == 0
+
+    def _count_skipped(self, record: dict[str, Any], applied: bool) -> None:
+        self.skipped = 0 if applied else self.skipped + 1
+        if applied:
+            return
+        record["skipped"] = True
+        what = "gradient" if math.isfinite(record["loss"]) else "loss"
+        if self.skipped < MOST_SKIPPED:
+            self.progress.say(f"step {self.step}: the {what} is not finite; the step is skipped")
+            return
+        self.metrics.write(record)
+        raise TrainingError(
+            f"the {what} was not finite in {self.skipped} steps in a row, up to step {self.step}; the last good "
+            f"checkpoint in {self.folder} is kept; a lower --lr, a lower --clip or a longer --warmup may help"
+        )
+
+    def measure(self) -> float:
+        """The validation loss. The checkpoint is kept as the best one if it is lower than ever."""
+        loss = evaluate(self.task.model, self.task.validation_batches(), self.task.tokenizer).loss
+        self.progress.measured(loss)
+        if loss < self.best:
+            self.best = loss
+            save_best(self.folder, self.step, self._tensors(), self._metadata(loss))
+        return loss
+
+    def sample(self) -> None:
+        text = self.task.sample(self.step)
+        self.samples.write({"step": self.step, "text": text})
+        self.progress.say(f"--- a sample at step {self.step} ---\n{printable(text)}\n---", file=sys.stdout)
+
+    def save(self) -> None:
+        """A checkpoint of this step."""
+        self.metrics.sync()
+        self.samples.sync()
+        save_checkpoint(self.folder, self.step, self._tensors(), self._metadata())
+        self.saved_at = self.step
+
+    def _tensors(self) -> dict[str, Array]:
+        model = {f"model.{name}": array for name, array in self.task.model.state_dict().items()}
+        return model | self.optimizer.state_dict()
+
+    def _metadata(self, val_loss: float | None = None) -> dict[str, Any]:
+        return {
+            "config": self.config.to_dict(),
+            "tokenizer": self.task.tokenizer.to_json(),
+            "data_digest": self.task.digest,
+            "best_val_loss": self.best,
+            "skipped_in_a_row": self.skipped,
+            **({} if val_loss is None else {"val_loss": val_loss}),
+        }
+
+    def _plot(self) -> None:
+        plot_loss(self.metrics.path, self.folder / "loss.png", title=self.folder.name)

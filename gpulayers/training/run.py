@@ -1,0 +1,208 @@
+"""Run folders: starting a run, going on with one, and opening what it has saved."""
+
+import datetime
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gpulayers.backend import use
+from gpulayers.data import DataError, Tokenizer, tokenizer_from_json
+from gpulayers.models.gpt import GPT
+from gpulayers.optim import Optimizer, make_optimizer, make_schedule
+from gpulayers.storage import FileError, StrPath
+from gpulayers.training.checkpoint import BEST, latest_checkpoint, load_checkpoint
+from gpulayers.training.config import DEFAULTS, Config
+from gpulayers.training.loop import Trainer
+from gpulayers.training.metrics import MetricsFile
+from gpulayers.training.options import ConfigError
+from gpulayers.training.tasks import TASKS, make_gpt
+
+CONFIG, METRICS, SAMPLES = "config.toml", "metrics.jsonl", "samples.jsonl"
+
+
+def start(config: Config, folder: StrPath | None = None) -> Trainer:
+    """A new run in `folder` (by default runs/<task>-<time>), whose step 0 is saved.
+
+    Raises ConfigError, DataError or GPUUnavailable before anything is written; FileError where the folder cannot be.
+    """
+    config = config.complete()
+    use(config.training.backend)
+    if folder is not None and os.path.lexists(folder):
+        raise ConfigError(already_there(folder))
+    task = TASKS[config.task](config)
+    optimizer = optimizer_for(config, task.model)
+    path = new_folder(config.task) if folder is None else make_folder(Path(folder))
+    config.write(path / CONFIG)
+    trainer = Trainer(path, config, task, optimizer, MetricsFile(path / METRICS), MetricsFile(path / SAMPLES))
+    trainer.save()
+    return trainer
+
+
+def resume(
+    folder: StrPath,
+    steps: int | None = None,
+    backend: str | None = None,
+    threads: int | None = None,
+    warn: Callable[[str], Any] = print,
+) -> Trainer:
+    """The run in `folder` at its last whole checkpoint, to go on as if it had never stopped.
+
+    Raises FileError without a checkpoint, ConfigError for a run that is finished, DataError if the data has changed.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is not a run folder" if folder.exists() else f"{folder} does not exist")
+    path = latest_checkpoint(folder, warn)
+    tensors, metadata = load_checkpoint(path)
+    recorded = config_of(path, metadata)
+    changes = {"steps": steps, "backend": backend, "threads": threads}
+    config = recorded.with_training(**{name: value for name, value in changes.items() if value is not None})
+    if metadata["step"] >= config.training.steps:
+        raise ConfigError(f"{folder} is finished: it has done {metadata['step']} steps; give a larger --steps to go on")
+    use(config.training.backend)
+    task = TASKS[config.task](config)
+    if task.digest != metadata["data_digest"]:
+        raise DataError(f"the data is not what {folder} was started with: its digest differs")
+    optimizer = optimizer_for(config, task.model)
+    restore(path, tensors, task.model, optimizer)
+    trainer = Trainer(
+        folder,
+        config,
+        task,
+        optimizer,
+        MetricsFile(folder / METRICS, resume_at=metadata["step"]),
+        MetricsFile(folder / SAMPLES, resume_at=metadata["step"]),
+        step=metadata["step"],
+        best=metadata["best_val_loss"],
+        skipped=metadata["skipped_in_a_row"],
+    )
+    trainer.saved_at = trainer.step
+    if config != recorded:  # so that the next resume knows it too, whenever this one stops
+        config.write(folder / CONFIG)
+        trainer.save()
+    return trainer
+
+
+def optimizer_for(config: Config, model: Any) -> Optimizer:
+    """The update rule with its schedule; `config` is complete."""
+    o = config.optimizer
+    of_schedule = {
+        "linear": {"final": o.lr_final},
+        "cosine": {"final": o.lr_final},
+        "step": {"step_size": o.lr_step_size, "gamma": o.lr_gamma},
+    }
+    adam = {"betas": (o.beta1, o.beta2), "eps": o.eps}
+    of_rule = {"adam": adam, "adamw": adam, "sgd": {"momentum": o.momentum, "nesterov": o.nesterov}}
+    return make_optimizer(
+        o.name,
+        model,
+        lr=o.lr,
+        weight_decay=o.weight_decay,
+        l1=o.l1,
+        clip_norm=o.clip or None,
+        clip_value=o.clip_value or None,
+        schedule=make_schedule(o.schedule, o.schedule_steps, o.warmup, **of_schedule.get(o.schedule, {})),
+        threads=config.training.threads,
+        **of_rule[o.name],
+    )
+
+
+def restore(path: Path, tensors: dict[str, Any], model: Any, optimizer: Any) -> None:
+    """Copy the tensors of a checkpoint into model and optimizer. Raises FileError if it is of another model."""
+    try:
+        model.load_state_dict(parameters(tensors))
+        optimizer.load_state_dict({name: t for name, t in tensors.items() if not name.startswith("model.")})
+    except (ValueError, KeyError) as error:
+        raise FileError(f"{path} is a checkpoint of another model: {error}") from error
+
+
+def parameters(tensors: dict[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
+
+
+def config_of(path: Path, metadata: dict[str, Any]) -> Config:
+    """The settings that a checkpoint was made with. Raises FileError."""
+    try:
+        stored = metadata["config"]
+        return DEFAULTS[stored["task"]].updated(stored, str(path))
+    except (KeyError, TypeError, ConfigError) as error:
+        raise FileError(f"{path} does not say how its model was made: {error}") from error
+
+
+# ------------------------------------------------------------------------------------------------ saved models
+
+
+class Saved(NamedTuple):
+    """A model from a checkpoint, and what belongs to it."""
+
+    path: Path
+    step: int
+    config: Config
+    model: GPT
+    tokenizer: Tokenizer
+    digest: str
+
+
+def open_saved(run: StrPath, checkpoint: str | None = None, backend: str = "numpy") -> Saved:
+    """The model of a run folder or a checkpoint file.
+
+    checkpoint: of a folder, "best" (by validation loss, the default; the last where none was measured), "last", or a
+    file in it or anywhere. Raises FileError or ConfigError, one sentence; GPUUnavailable.
+    """
+    use(backend)
+    path = checkpoint_path(Path(run), checkpoint)
+    tensors, metadata = load_checkpoint(path, "model.")
+    config = config_of(path, metadata).with_training(backend=backend)
+    try:
+        tokenizer = tokenizer_from_json(metadata["tokenizer"])
+        model = make_gpt(config, tokenizer.vocab_size)
+        model.load_state_dict(parameters(tensors))
+    except (KeyError, ValueError) as error:
+        raise FileError(f"{path} does not hold a whole model: {error}") from error
+    return Saved(path, metadata["step"], config, model, tokenizer, metadata["data_digest"])
+
+
+def checkpoint_path(run: Path, checkpoint: str | None) -> Path:
+    if run.is_file():
+        if checkpoint is not None:
+            raise ConfigError(f"{run} is a checkpoint already: --checkpoint is for run folders")
+        return run
+    if not run.is_dir():
+        raise FileError(f"{run} does not exist; give a run folder or a checkpoint file")
+    if checkpoint in (None, "best") and (run / BEST).is_file():
+        return run / BEST
+    if checkpoint in (None, "best", "last"):
+        return latest_checkpoint(run)
+    return run / checkpoint if (run / checkpoint).is_file() else Path(checkpoint)
+
+
+# ------------------------------------------------------------------------------------------------ folders
+
+
+def already_there(folder: StrPath) -> str:
+    return (
+        f"{os.fspath(folder)} exists already: choose another --out, "
+        f"or go on with that run by gpulayers train --resume {os.fspath(folder)}"
+    )
+
+
+def make_folder(path: Path) -> Path:
+    """A folder that was not there. Raises ConfigError if it was, FileError if it cannot be made."""
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError as error:
+        raise ConfigError(already_there(path)) from error
+    except OSError as error:
+        raise FileError(f"cannot make the folder {path}: {error.strerror or error}") from error
+    return path
+
+
+def new_folder(task: str) -> Path:
+    """runs/<task>-<date>-<time>, with a number behind it where two runs start in the same second."""
+    name = f"{task}-{datetime.datetime.now():%Y-%m-%d-%H%M%S}"
+    for number in range(1, 1000):
+        path = Path("runs") / (name if number == 1 else f"{name}-{number}")
+        if not path.exists():
+            return make_folder(path)
+    raise FileError(f"runs/{name} and a thousand more exist already")
