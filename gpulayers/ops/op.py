@@ -16,7 +16,8 @@ class Op:
     """A primitive that picks its body by the arrays that it is called with.
 
     reference: the specification, plain array code for every module and dtype, right in float64.
-    cpu: the fast NumPy body; the reference where there is none.
+    cpu: the fast NumPy body for float32; the reference where there is none, and for float16 and bfloat16 in host
+    memory, which it computes in float32.
     cuda: checks and launches a kernel; the reference runs on CuPy arrays where there is none.
 
     float64 always takes the reference: gradient checks stand on it. All arrays must be of one module.
@@ -35,7 +36,7 @@ class Op:
         arrays = [a for a in (*args, *kwargs.values()) if is_array(a)]
         xp = array_module(*arrays)
         dtype = next((a.dtype for a in arrays if is_floating(a.dtype)), None)
-        if dtype == np.float64:
+        if dtype == np.float64 or (xp is np and dtype not in (None, np.float32)):
             return self.reference
         return (self.cpu if xp is np else self.cuda) or self.reference
 

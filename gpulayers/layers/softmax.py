@@ -1,0 +1,44 @@
+"""Softmax: positive values that sum to 1 along an axis."""
+
+from gpulayers.backend import Array, array_module, is_floating
+from gpulayers.layers.layer import Layer
+from gpulayers.ops.op import as_rows
+from gpulayers.ops.softmax import softmax, softmax_backward
+from gpulayers.step import Train
+
+
+class Softmax(Layer):
+    """y_i = exp(x_i) / sum_j exp(x_j), j along `axis`. Backward is the whole Jacobian: dx = y (dy - sum_j dy_j y_j).
+
+    x, y: any shape, floating. A slice of nothing but -inf gives 0. saved: y.
+    To train a classifier give the logits to `cross_entropy` instead, which is exact where a probability underflows.
+
+    Raises TypeError for an input that is not floating, ValueError for an axis that it does not have.
+    """
+
+    def __init__(self, axis: int = -1) -> None:
+        self.axis = axis
+
+    def forward(self, x: Array, train: Train | None = None) -> tuple[Array, Array]:
+        y = softmax(rows_along(x, self.axis, "Softmax"))
+        return rows_back(y, x.shape, self.axis), y
+
+    def backward(self, dy: Array, saved: Array) -> Array:
+        dx = softmax_backward(rows_along(dy, self.axis, "Softmax"), saved)
+        return rows_back(dx, dy.shape, self.axis)
+
+
+def rows_along(x: Array, axis: int, who: str) -> Array:
+    """(rows, size of `axis`): the slices of x along `axis`."""
+    if not is_floating(x.dtype):
+        raise TypeError(f"{who} takes a floating input, got {x.dtype}")
+    if not -x.ndim <= axis < x.ndim:
+        raise ValueError(f"{who} works along axis {axis}, which an input of shape {x.shape} does not have")
+    return as_rows(array_module(x).moveaxis(x, axis, -1))
+
+
+def rows_back(rows: Array, shape: tuple[int, ...], axis: int) -> Array:
+    """The inverse of `rows_along`: an array of `shape`."""
+    axis %= len(shape)
+    moved = rows.reshape(*shape[:axis], *shape[axis + 1 :], shape[axis])
+    return array_module(rows).moveaxis(moved, -1, axis)

@@ -1,0 +1,320 @@
+"""Cross-entropy of logits and integer targets: the loss and its gradient in one go.
+
+With p = softmax(z) over the V classes, class weights w (1 by default), smoothing s, and target y of a row,
+
+    lse  = log(sum_c exp(z_c))              log p_c = z_c - lse
+    a_c  = (1 - s) w_y [c = y] + s w_c / V          the weight of log p_c, sum A
+    loss = -sum_c a_c log p_c + z_loss lse^2
+
+    d loss / d z_c = (A + 2 z_loss lse) p_c - a_c
+
+A row whose target is `ignore_index` has loss 0 and gradient 0, whatever its logits hold.
+
+Sources: Szegedy et al., Rethinking the Inception Architecture, 2016, section 7 (smoothing); Chowdhery et al., PaLM,
+2022, section 5 (z-loss). Class weights under smoothing as PyTorch defines them.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpulayers.backend import Array, array_module, empty, is_floating, wide
+from gpulayers.ops.op import Op, as_rows, row_blocks
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def cross_entropy(
+    logits: Array,
+    targets: Array,
+    *,
+    ignore_index: int = -100,
+    weight: Array = None,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    reduction: str = "mean",
+) -> tuple[Any, Array]:
+    """(loss, dlogits), dlogits being the gradient of the loss.
+
+    logits: (..., V), floating. targets: (...), any integer type, each in 0..V-1 or `ignore_index`.
+    weight: (V,), a factor for each class. label_smoothing: 0..1, the part of each target spread over all classes.
+    z_loss: factor of logsumexp^2 (not weighted by class), which keeps logits from drifting.
+    reduction: "mean" divides by `count_targets(...)`, the z-loss term too, and is 0 where the count is 0; "sum"; "none"
+    gives a loss of the shape of targets, and each row of dlogits is the gradient of that row's own loss.
+
+    Returns loss, a scalar array (float32, float64 for float64 logits), and dlogits like logits. A row of infinities
+    or NaN gives NaN in that row alone; single logits of -inf are classes of probability 0.
+
+    Raises TypeError or ValueError for wrong dtypes, shapes and options; ValueError with row, value and range for a
+    target out of range, before anything is written. On a GPU, where looking would mean waiting, such a row is NaN.
+    """
+    options = _Options(ignore_index, weight, label_smoothing, z_loss, reduction)
+    return _loss_and_gradient("cross_entropy", logits, targets, options, inplace=False)
+
+
+def cross_entropy_inplace(
+    logits: Array,
+    targets: Array,
+    *,
+    ignore_index: int = -100,
+    weight: Array = None,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    reduction: str = "mean",
+) -> tuple[Any, Array]:
+    """`cross_entropy` whose dlogits overwrites the logits: of a large vocabulary, only one such array need exist.
+
+    logits must be contiguous and writable. Raises as `cross_entropy`; the logits are then as they were.
+    """
+    array_module(logits, targets, weight)
+    if not logits.flags.c_contiguous:
+        raise ValueError(f"cross_entropy_inplace takes contiguous logits, got strides {logits.strides}")
+    if isinstance(logits, np.ndarray) and not logits.flags.writeable:
+        raise ValueError("cross_entropy_inplace writes the gradient over the logits, and got a read-only array")
+    options = _Options(ignore_index, weight, label_smoothing, z_loss, reduction)
+    return _loss_and_gradient("cross_entropy_inplace", logits, targets, options, inplace=True)
+
+
+def count_targets(targets: Array, ignore_index: int = -100, weight: Array = None) -> Any:
+    """What "mean" divides by: the number of targets that are not `ignore_index`, or the sum of their class weights.
+
+    Returns a scalar array, float32 (float64 for float64 weights), on the device of targets. Exact up to 2^24 targets.
+    To average over several batches, add up their sums and their counts and divide once.
+    """
+    _check_targets("count_targets", targets, None if weight is None else weight.shape[0], ignore_index)
+    return _count(targets, ignore_index, weight, np.dtype(np.float32) if weight is None else wide(weight.dtype))
+
+
+def _count(targets: Array, ignore_index: int, weight: Array, dtype: np.dtype) -> Any:
+    xp = array_module(targets, weight)
+    counted = targets != ignore_index
+    if weight is None or weight.size == 0:  # without classes every target is ignored
+        return counted.sum(dtype=dtype)
+    ids = xp.where(counted, targets, 0)
+    return xp.where(counted, weight[ids], 0).sum(dtype=dtype)
+
+
+class _Options(NamedTuple):
+    ignore_index: int
+    weight: Array
+    label_smoothing: float
+    z_loss: float
+    reduction: str
+
+
+def _loss_and_gradient(who: str, logits: Array, targets: Array, o: _Options, inplace: bool) -> tuple[Any, Array]:
+    xp = array_module(logits, targets, o.weight)
+    _check(who, logits, targets, o)
+    dtype = wide(logits.dtype)
+    weight = None if o.weight is None else o.weight.astype(dtype, copy=False)
+    scale = None
+    if o.reduction == "mean":  # a scalar array: on a GPU nobody waits for it
+        count = _count(targets, o.ignore_index, weight, dtype)
+        scale = xp.asarray((count != 0) / xp.where(count == 0, 1, count), dtype)
+    ids = targets.reshape(targets.size).astype(np.int64, copy=False)
+    losses, dlogits = cross_entropy_rows(
+        as_rows(logits), ids, weight, scale, o.ignore_index, o.label_smoothing, o.z_loss, inplace
+    )
+    dlogits = dlogits.reshape(logits.shape)
+    if o.reduction == "none":
+        return losses.reshape(targets.shape), dlogits
+    return (losses.sum() if scale is None else losses.sum() * scale), dlogits
+
+
+def _check(who: str, logits: Array, targets: Array, o: _Options) -> None:
+    if not is_floating(logits.dtype) or logits.ndim == 0:
+        raise TypeError(f"{who} takes floating logits of shape (..., V), got {logits.dtype} {logits.shape}")
+    if targets.shape != logits.shape[:-1]:
+        raise ValueError(f"{who}: logits {logits.shape} need targets {logits.shape[:-1]}, got {targets.shape}")
+    vocabulary = logits.shape[-1]
+    if o.weight is not None and (o.weight.shape != (vocabulary,) or not is_floating(o.weight.dtype)):
+        raise ValueError(f"{who} takes a floating weight ({vocabulary},), got {o.weight.dtype} {o.weight.shape}")
+    if not 0 <= o.label_smoothing <= 1:
+        raise ValueError(f"{who}: label_smoothing must be in 0..1, got {o.label_smoothing}")
+    if not o.z_loss >= 0:
+        raise ValueError(f"{who}: z_loss must be 0 or more, got {o.z_loss}")
+    if o.reduction not in REDUCTIONS:
+        raise ValueError(f"{who}: reduction must be one of {', '.join(REDUCTIONS)}, got {o.reduction!r}")
+    _check_targets(who, targets, vocabulary, o.ignore_index)
+
+
+def _check_targets(who: str, targets: Array, vocabulary: int | None, ignore_index: int) -> None:
+    if targets.dtype.kind not in "iu":
+        raise TypeError(f"{who} takes integer targets, got {targets.dtype}")
+    if vocabulary is None or array_module(targets) is not np:  # looking at a GPU's values would stop it
+        return
+    bad = (targets != ignore_index) & ((targets < 0) | (targets >= vocabulary))
+    if bad.any():
+        row = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise ValueError(
+            f"{who}: target {targets[row]} in row {row[0] if len(row) == 1 else row} is outside 0..{vocabulary - 1} "
+            f"(and is not ignore_index, {ignore_index})"
+        )
+
+
+class _Coefficients(NamedTuple):
+    """What the formula needs of the targets, row by row."""
+
+    counted: Array  # (rows,) bool
+    ids: Array  # (rows,) the targets, 0 where there is none
+    hit: Array  # (rows,) (1 - s) w_y, 0 where ignored
+    mass: Array  # (rows,) A, 0 where ignored
+    spread: Array  # (V,) s w / V, or None without smoothing
+
+
+def _coefficients(
+    targets: Array, weight: Array, ignore_index: int, smoothing: float, cols: int, dtype: np.dtype
+) -> _Coefficients:
+    xp = array_module(targets, weight)
+    counted = targets != ignore_index
+    known = (targets >= 0) & (targets < cols)
+    ids = xp.where(counted & known, targets, 0)
+    w = xp.ones(targets.shape, dtype) if weight is None else weight[ids]
+    w = xp.where(known, w, np.nan)  # a bad id never reads elsewhere, and cannot look like a good one
+    hit = xp.where(counted, (1 - smoothing) * w, 0).astype(dtype)
+    if smoothing == 0:
+        return _Coefficients(counted, ids, hit, hit, None)
+    spread = (xp.ones(cols, dtype) if weight is None else weight) * (smoothing / cols)
+    return _Coefficients(counted, ids, hit, xp.where(counted, hit + spread.sum(), 0), spread)
+
+
+@np.errstate(invalid="ignore", divide="ignore", over="ignore")  # a row of infinities is NaN, without a word
+def _reference(
+    logits: Array,
+    targets: Array,
+    weight: Array,
+    scale: Array,
+    ignore_index: int,
+    label_smoothing: float,
+    z_loss: float,
+    inplace: bool,
+) -> tuple[Array, Array]:
+    """logits: (rows, V). targets: (rows,) int64. weight: (V,) or None. scale: scalar array or None for 1.
+
+    Returns losses (rows,), float32 or wider, not scaled, and scale * dlogits, in the memory of logits if `inplace`.
+    """
+    xp, dtype = array_module(logits, targets, weight, scale), wide(logits.dtype)
+    if logits.size == 0:
+        return xp.zeros(targets.shape, dtype), logits if inplace else xp.empty(logits.shape, logits.dtype)
+    c = _coefficients(targets, weight, ignore_index, label_smoothing, logits.shape[1], dtype)
+    row = xp.arange(len(targets))
+
+    z = logits.astype(dtype, order="C")  # NumPy sums a row pairwise only where it lies in one piece
+    peak = z.max(axis=1, keepdims=True)
+    z = z - peak
+    log_total = xp.log(xp.exp(z).sum(axis=1, keepdims=True))
+    log_p = z - log_total
+    lse = xp.where(c.counted, (log_total + peak)[:, 0], 0)
+    losses = z_loss * lse * lse - xp.where(c.hit == 0, 0, c.hit * log_p[row, c.ids])  # 0 log 0 = 0
+    dlogits = (c.mass + 2 * z_loss * lse)[:, None] * xp.exp(log_p)
+    if c.spread is not None:
+        smooth = (xp.where(c.spread == 0, 0, log_p) * c.spread).sum(axis=1)
+        losses = losses - xp.where(c.counted, smooth, 0)
+        dlogits = dlogits - c.spread
+    dlogits[row, c.ids] -= c.hit
+    dlogits = xp.where(c.counted[:, None], dlogits, 0)
+    if scale is not None:
+        dlogits = dlogits * scale
+    if not inplace:
+        return losses, dlogits.astype(logits.dtype)
+    logits[...] = dlogits
+    return losses, logits
+
+
+BLOCK = 1 << 18  # 1 MB of logits: several rows of 50257 at a time beat one row by 10 %
+SAFE = (1e-3, 1e13)  # a row sum of bare exponentials between these has lost nothing to over- or underflow
+TINY = 1e-30  # float32 exponentials above it have all their digits
+
+
+@np.errstate(all="ignore")
+def _cpu(
+    logits: Array,
+    targets: Array,
+    weight: Array,
+    scale: Array,
+    ignore_index: int,
+    label_smoothing: float,
+    z_loss: float,
+    inplace: bool,
+) -> tuple[Array, Array]:
+    rows, cols = logits.shape
+    dtype = logits.dtype
+    losses = np.zeros(rows, dtype)
+    dlogits = logits if inplace else empty(logits.shape, dtype, like=logits)
+    if logits.size == 0:
+        return losses, dlogits
+    c = _coefficients(targets, weight, ignore_index, label_smoothing, cols, dtype)
+    scale = dtype.type(1 if scale is None else scale)
+    blocks = list(row_blocks(rows, cols, BLOCK))
+    work = empty((blocks[0].stop, cols), dtype, like=logits) if inplace else None
+    bare = True
+    for block in blocks:
+        part = _Coefficients(c.counted[block], c.ids[block], c.hit[block], c.mass[block], c.spread)
+        if not part.counted.any():
+            dlogits[block] = 0
+            continue
+        e = dlogits[block] if work is None else work[: len(part.ids)]  # all of logits[block] is needed to the end
+        bare, row = _exponentials(logits[block], part, e, bare)
+        lse = np.where(part.counted, row.log_total + row.peak, 0)
+        losses[block] = np.where(part.counted, row.loss + z_loss * lse * lse, 0)
+        factor = (part.mass + 2 * z_loss * lse) / row.total
+        np.multiply(e, (factor * scale)[:, None], out=dlogits[block])
+        _subtract_targets(dlogits[block], part, scale)
+    return losses, dlogits
+
+
+class _Row(NamedTuple):
+    """Of each row: its maximum or 0, sum of exp(z - peak), the log of that, and the loss without the z-term."""
+
+    peak: Array
+    total: Array
+    log_total: Array
+    loss: Array
+
+
+def _exponentials(z: Array, c: _Coefficients, e: Array, bare: bool) -> tuple[bool, _Row]:
+    """e = exp(z - peak). `bare`: try peak = 0, two passes less; returned False once a row does not allow it, and then
+    the blocks after it do not try (the logits of one model are alike)."""
+    ones, row = np.ones(z.shape[1], z.dtype), np.arange(len(z))
+    if bare:
+        peak = np.zeros(len(z), z.dtype)
+        at_target, smooth = z[row, c.ids], _dot(z, c.spread)
+        np.exp(z, out=e)
+        total = np.matmul(e, ones)  # BLAS sums several times as fast as sum()
+        bare = bool(total.min() > SAFE[0] and total.max() < SAFE[1])
+    if not bare:
+        peak = z.max(axis=1)
+        np.subtract(z, peak[:, None], out=e)
+        at_target, smooth = e[row, c.ids], _dot(e, c.spread)
+        np.exp(e, out=e)
+        total = np.matmul(e, ones)
+    log_total = np.log(total)
+    # -log p of the target. The quotient keeps the digits of a small loss, which the difference would cancel.
+    e_target = e[row, c.ids]
+    surprise = np.where(e_target > TINY, np.log(total / e_target), log_total - at_target)
+    loss = np.where(c.hit == 0, 0, c.hit * surprise)
+    if c.spread is not None:
+        loss += c.spread.sum() * log_total - smooth
+    return bare, _Row(peak, total, log_total, loss)
+
+
+def _dot(z: Array, spread: Array) -> Array:
+    """sum_c spread_c z_c of each row; a class of weight 0 counts nothing even at -inf."""
+    if spread is None:
+        return None
+    found = np.matmul(z, spread)
+    if not np.isfinite(found).all():
+        found = np.matmul(np.where(spread == 0, 0, z), spread)
+    return found
+
+
+def _subtract_targets(dlogits: Array, c: _Coefficients, scale: np.generic) -> None:
+    """dlogits -= scale a, and 0 in the ignored rows."""
+    if c.spread is not None:
+        dlogits -= c.spread * scale
+    dlogits[np.arange(len(dlogits)), c.ids] -= c.hit * scale
+    if not c.counted.all():
+        dlogits[~c.counted] = 0
+
+
+cross_entropy_rows = Op("cross_entropy", reference=_reference, cpu=_cpu)
