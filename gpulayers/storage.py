@@ -152,10 +152,7 @@ def load_tensors(path: StrPath, prefix: str = "") -> tuple[dict[str, np.ndarray]
             metadata = dict(file.metadata() or {})
             names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 it is no dictionary
             tensors = {name: file.get_tensor(name) for name in names}
-        checksums = json.loads(metadata.pop(CHECKSUMS, "{}"))
-        damaged = [
-            name for name in tensors if checksums.get(name, None) not in (None, zlib.crc32(_bytes(tensors[name])))
-        ]
+        damaged = _damaged(tensors, metadata.pop(CHECKSUMS, None))
     except SafetensorError as error:
         raise FileError(f"{path} is not a whole safetensors file ({error})") from error
     except Exception as error:  # whatever else a strange header leads to: a dtype or a shape that NumPy does not have
@@ -164,3 +161,11 @@ def load_tensors(path: StrPath, prefix: str = "") -> tuple[dict[str, np.ndarray]
     if damaged:
         raise FileError(f"{path} is damaged: the checksum of {damaged[0]} does not match its bytes")
     return tensors, metadata
+
+
+def _damaged(tensors: dict[str, np.ndarray], checksums: str | None) -> list[str]:
+    """Names whose bytes are not those that were written; files of other programs have no checksums."""
+    if checksums is None:
+        return []
+    written = json.loads(checksums)
+    return [name for name, array in tensors.items() if written.get(name) != zlib.crc32(_bytes(array))]

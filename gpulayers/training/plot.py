@@ -32,6 +32,9 @@ def plot_loss(metrics: StrPath | Sequence[Mapping[str, Any]], png_path: StrPath,
     loss_axes, rate_axes = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
     _draw_loss(loss_axes, records)
     _draw_rate(rate_axes, records)
+    last = max((record["step"] for record in records), default=0) or 1
+    rate_axes.set_xlim(-0.02 * last, 1.02 * last)
+    rate_axes.locator_params(axis="x", integer=True)
     if title:
         loss_axes.set_title(title, loc="left", fontsize=11)
     for axes in (loss_axes, rate_axes):
