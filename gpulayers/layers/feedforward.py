@@ -1,0 +1,113 @@
+"""FeedForward: the transformer's two linear layers with an activation between them."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from gpulayers import initialize
+from gpulayers.backend import Array
+from gpulayers.initialize import Init, Rng
+from gpulayers.layers.dropout import Dropout
+from gpulayers.layers.gelu import GELU
+from gpulayers.layers.layer import Layer, floating_like, last_axis
+from gpulayers.layers.linear import Linear
+from gpulayers.layers.relu import ReLU
+from gpulayers.layers.sigmoid import Sigmoid
+from gpulayers.layers.silu import SiLU
+from gpulayers.layers.tanh import Tanh
+from gpulayers.ops.gelu import gelu, gelu_with_derivative_inplace
+from gpulayers.ops.matmul import matmul
+from gpulayers.ops.op import as_rows
+from gpulayers.step import Train
+
+ACTIVATIONS: dict[str, Callable[[], Layer]] = {
+    "gelu": lambda: GELU("none"),
+    "gelu_tanh": lambda: GELU("tanh"),
+    "relu": ReLU,
+    "sigmoid": Sigmoid,
+    "silu": SiLU,
+    "tanh": Tanh,
+}
+
+
+class Saved(NamedTuple):
+    """What the three parts keep, in the order of forward."""
+
+    up: Any
+    activation: Any
+    down: Any
+    dropout: Any
+
+
+class FeedForward(Layer):
+    """y = dropout(activation(x up + b1) down + b2).
+
+    x, y: (..., dim). up: Linear (dim, hidden), hidden = 4 dim by default. down: Linear (hidden, dim).
+    activation: "gelu_tanh" (GPT-2), "gelu" (exact), "relu", "silu", "sigmoid", "tanh".
+    init, down_init: initialisers of the two weights, `init(shape, rng)`; down_init is init by default.
+    saved: x, the hidden layer after the activation, and as much again for the activation's derivative (not for relu,
+    sigmoid and tanh, whose output tells it), and the key of the dropout.
+    Raises ValueError for another activation, a wrong last dimension or p outside 0..1, TypeError for a wrong dtype.
+    Source: Vaswani et al., Attention is all you need, 2017, equation 2.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: int | None = None,
+        activation: str = "gelu_tanh",
+        bias: bool = True,
+        dropout: float = 0.0,
+        *,
+        init: Init | None = None,
+        down_init: Init | None = None,
+        rng: Rng = None,
+        dtype: str = "float32",
+    ) -> None:
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"FeedForward: activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+        rng = initialize.generator(rng)
+        hidden = 4 * dim if hidden is None else hidden
+        self.up = Linear(dim, hidden, bias, init=init, rng=rng, dtype=dtype)
+        self.activation = ACTIVATIONS[activation]()
+        self.down = Linear(hidden, dim, bias, init=down_init or init, rng=rng, dtype=dtype)
+        self.dropout = Dropout(dropout)
+
+    def __call__(self, x: Array) -> Array:
+        if isinstance(self.activation, GELU):
+            h = gelu(self._up(x), self._up_bias, self.activation.approximate)
+        else:
+            h = self.activation(self.up(x))
+        return self.down(h)
+
+    def forward(self, x: Array, train: Train | None = None) -> tuple[Array, Saved]:
+        if isinstance(self.activation, GELU):
+            # The pre-activation is ours and nobody needs it again, so GELU puts its derivative there. It adds the
+            # bias as well, while its pieces are in cache.
+            saved_up, saved_activation = x, self._up(x)  # Linear keeps x
+            h = gelu_with_derivative_inplace(saved_activation, self._up_bias, self.activation.approximate)
+        else:
+            h, saved_up = self.up.forward(x, train)
+            h, saved_activation = self.activation.forward(h, train)
+        y, saved_down = self.down.forward(h, train)
+        y, saved_dropout = self.dropout.forward(y, train)
+        return y, Saved(saved_up, saved_activation, saved_down, saved_dropout)
+
+    def backward(self, dy: Array, saved: Saved) -> Array:
+        dy = self.dropout.backward(dy, saved.dropout)
+        dh = self.down.backward(dy, saved.down)
+        if isinstance(self.activation, GELU):
+            dh *= saved.activation  # the derivative; Linear has just made dh, so it may be written
+        else:
+            dh = self.activation.backward(dh, saved.activation)
+        return self.up.backward(dh, saved.up)
+
+    @property
+    def _up_bias(self) -> Array:
+        return None if self.up.bias is None else self.up.bias.data
+
+    def _up(self, x: Array) -> Array:
+        """x up without the bias, always a fresh array."""
+        floating_like(x, self.up.weight, "FeedForward")
+        last_axis(x, self.up.in_features, "FeedForward")
+        y = matmul(as_rows(x), self.up.weight.data)
+        return y.reshape(*x.shape[:-1], self.up.out_features)

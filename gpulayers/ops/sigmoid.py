@@ -1,0 +1,150 @@
+"""Sigmoid, SiLU and tanh.
+
+    sigmoid:  y = s(x) = 1 / (1 + exp(-x))     dx = dy y (1 - y)
+    tanh:     y = tanh(x)                      dx = dy (1 - y^2)
+    silu:     y = x s(x)                       dx = dy s(x) (1 + x (1 - s(x)))
+
+exp(-x) overflows for large negative x, so each body keeps its argument in range; the small values of the left tail
+keep their digits, which 0.5 + 0.5 tanh(x / 2) would lose.
+
+Sources: Hendrycks and Gimpel, Gaussian error linear units, 2016, section 2; Ramachandran, Zoph and Le, Searching for
+activation functions, 2017 (SiLU, there called Swish).
+"""
+
+import numpy as np
+
+from gpulayers.backend import Array, array_module, empty, wide
+from gpulayers.ops.elementwise import pieces, work_array
+from gpulayers.ops.op import Op
+
+LOWEST = -87.0  # exp(87) is the last whole power of e that float32 holds; s(-87) is 1.6e-38
+
+
+def logistic(x: Array) -> Array:
+    """s(x) with all its digits, on any device, without overflow."""
+    xp = array_module(x)
+    e = xp.exp(-xp.abs(x))  # in (0, 1]
+    return xp.where(x >= 0, 1 / (1 + e), e / (1 + e))
+
+
+def _sigmoid_reference(x: Array) -> Array:
+    """x, y: any shape."""
+    return logistic(x.astype(wide(x.dtype))).astype(x.dtype)
+
+
+def _sigmoid_cpu(x: Array) -> Array:
+    y = empty(x.shape, x.dtype, like=x)
+    for x_part, y_part in pieces(x, y):
+        _one_plus_exp(x_part, y_part)
+        np.reciprocal(y_part, out=y_part)
+    return y
+
+
+def _one_plus_exp(x: np.ndarray, out: np.ndarray) -> None:
+    """out = 1 / s(x) = 1 + exp(-x)."""
+    np.clip(x, LOWEST, np.inf, out=out)
+    np.negative(out, out=out)
+    np.exp(out, out=out)
+    out += 1
+
+
+sigmoid = Op("sigmoid", reference=_sigmoid_reference, cpu=_sigmoid_cpu)
+
+
+def _sigmoid_backward_reference(dy: Array, y: Array) -> Array:
+    """y: sigmoid's output. Returns dx."""
+    dtype = wide(y.dtype)
+    y_wide = y.astype(dtype)
+    return (dy.astype(dtype) * y_wide * (1 - y_wide)).astype(y.dtype)
+
+
+def _sigmoid_backward_cpu(dy: Array, y: Array) -> Array:
+    dx = empty(y.shape, y.dtype, like=y)
+    for dy_part, y_part, dx_part in pieces(dy, y, dx):
+        np.subtract(1, y_part, out=dx_part)
+        dx_part *= y_part
+        dx_part *= dy_part
+    return dx
+
+
+sigmoid_backward = Op("sigmoid_backward", reference=_sigmoid_backward_reference, cpu=_sigmoid_backward_cpu)
+
+
+def _tanh_reference(x: Array) -> Array:
+    """x, y: any shape."""
+    return array_module(x).tanh(x.astype(wide(x.dtype))).astype(x.dtype)
+
+
+def _tanh_cpu(x: Array) -> Array:
+    return np.tanh(x, out=empty(x.shape, x.dtype, like=x))
+
+
+tanh = Op("tanh", reference=_tanh_reference, cpu=_tanh_cpu)
+
+
+def _tanh_backward_reference(dy: Array, y: Array) -> Array:
+    """y: tanh's output. Returns dx."""
+    dtype = wide(y.dtype)
+    y_wide = y.astype(dtype)
+    return (dy.astype(dtype) * (1 - y_wide * y_wide)).astype(y.dtype)
+
+
+def _tanh_backward_cpu(dy: Array, y: Array) -> Array:
+    dx = empty(y.shape, y.dtype, like=y)
+    for dy_part, y_part, dx_part in pieces(dy, y, dx):
+        np.multiply(y_part, y_part, out=dx_part)
+        np.subtract(1, dx_part, out=dx_part)
+        dx_part *= dy_part
+    return dx
+
+
+tanh_backward = Op("tanh_backward", reference=_tanh_backward_reference, cpu=_tanh_backward_cpu)
+
+
+def _silu_reference(x: Array) -> Array:
+    """x, y: any shape."""
+    x_wide = x.astype(wide(x.dtype))
+    return (x_wide * logistic(x_wide)).astype(x.dtype)
+
+
+def _silu_cpu(x: Array) -> Array:
+    y = empty(x.shape, x.dtype, like=x)
+    work = work_array(x)
+    for x_part, y_part in pieces(x, y):
+        _silu_piece(x_part, y_part, work[: len(x_part)])
+    return y
+
+
+def _silu_piece(x: np.ndarray, y: np.ndarray, denominator: np.ndarray) -> None:
+    """y = x / denominator, denominator = 1 + exp(-x)."""
+    _one_plus_exp(x, denominator)
+    np.clip(x, LOWEST, np.inf, out=y)  # x itself would stay large where the denominator stopped growing
+    y /= denominator
+
+
+silu = Op("silu", reference=_silu_reference, cpu=_silu_cpu)
+
+
+def _silu_with_derivative_reference(x: Array) -> tuple[Array, Array]:
+    """Returns y and dy/dx like x: for the price of one exponential, backward is a product."""
+    x_wide = x.astype(wide(x.dtype))
+    s = logistic(x_wide)
+    return (x_wide * s).astype(x.dtype), (s * (1 + x_wide * (1 - s))).astype(x.dtype)
+
+
+def _silu_with_derivative_cpu(x: Array) -> tuple[Array, Array]:
+    y, derivative = empty(x.shape, x.dtype, like=x), empty(x.shape, x.dtype, like=x)
+    work = work_array(x)
+    for x_part, y_part, s in pieces(x, y, derivative):
+        rest = work[: len(s)]
+        _silu_piece(x_part, y_part, s)
+        np.reciprocal(s, out=s)
+        np.subtract(1, s, out=rest)
+        rest *= y_part
+        s += rest  # s (1 + x (1 - s)) = s + y (1 - s)
+    return y, derivative
+
+
+silu_with_derivative = Op(
+    "silu_with_derivative", reference=_silu_with_derivative_reference, cpu=_silu_with_derivative_cpu
+)

@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+from contract import check_layer
+
+from gpulayers import initialize
+from gpulayers.layers.feedforward import ACTIVATIONS, FeedForward
+from gpulayers.step import Train
+
+every = pytest.mark.parametrize("activation", list(ACTIVATIONS))
+
+
+@every
+@pytest.mark.parametrize("shape", [(3,), (1, 3), (2, 5, 3), (0, 3)])
+def test_contract(activation, shape, rng):
+    check_layer(lambda: FeedForward(3, 7, activation, rng=0), rng.normal(size=shape))
+
+
+@every
+def test_contract_without_bias_and_with_dropout(activation, rng):
+    x = rng.normal(size=(2, 5, 3))
+    check_layer(lambda: FeedForward(3, activation=activation, bias=False, rng=0), x)
+    check_layer(lambda: FeedForward(3, activation=activation, dropout=0.5, rng=0), x, train=Train(seed=1))
+
+
+def test_is_the_composition_of_its_parts(rng):
+    x = rng.normal(size=(4, 3)).astype(np.float32)
+    for activation in ACTIVATIONS:
+        layer = FeedForward(3, activation=activation, rng=0)
+        assert np.allclose(layer(x), layer.down(layer.activation(layer.up(x))), atol=1e-6)
+
+
+def test_names_and_shapes():
+    shapes = {name: p.shape for name, p in FeedForward(3).named_parameters()}
+    assert shapes == {"up.weight": (3, 12), "up.bias": (12,), "down.weight": (12, 3), "down.bias": (3,)}
+    assert list(dict(FeedForward(3, bias=False).named_parameters())) == ["up.weight", "down.weight"]
+
+
+def test_initialisers():
+    layer = FeedForward(64, init=initialize.gpt2, down_init=lambda shape, rng: initialize.gpt2(shape, rng, 24), rng=0)
+    assert layer.up.weight.data.std() == pytest.approx(0.02, rel=0.05)
+    assert layer.down.weight.data.std() == pytest.approx(0.02 / 24**0.5, rel=0.05)
+    again = FeedForward(64, rng=3)
+    assert np.array_equal(again.up.weight.data, FeedForward(64, rng=3).up.weight.data)
+
+
+def test_evaluation_with_dropout_is_exact(rng):
+    x = rng.normal(size=(4, 3)).astype(np.float32)
+    assert np.array_equal(FeedForward(3, dropout=0.9, rng=0)(x), FeedForward(3, rng=0)(x))
+
+
+def test_transposed_view(rng):
+    x = rng.normal(size=(3, 4, 5)).astype(np.float32).T
+    layer = FeedForward(3, rng=0)
+    y, saved = layer.forward(x)
+    assert np.allclose(y, layer(np.ascontiguousarray(x)))
+    assert layer.backward(np.ones_like(y), saved).shape == x.shape
+
+
+def test_errors_are_one_sentence():
+    with pytest.raises(ValueError, match=r"FeedForward: activation must be one of gelu, .*, got 'swish'"):
+        FeedForward(3, activation="swish")
+    with pytest.raises(ValueError, match=r"takes an input of shape \(\.\.\., 3\), got \(2, 4\)"):
+        FeedForward(3)(np.zeros((2, 4), np.float32))
+    with pytest.raises(TypeError, match="has float32 parameters and got a float64 input"):
+        FeedForward(3)(np.zeros((2, 3)))
+    with pytest.raises(ValueError, match=r"p must be in 0\.\.1, got 2"):
+        FeedForward(3, dropout=2)
