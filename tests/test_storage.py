@@ -81,14 +81,16 @@ def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path, error):
     path = tmp_path / "x"
     save_tensors(path, TENSORS, {})
     before = path.read_bytes()
-    with (
-        pytest.raises(FileError if isinstance(error, OSError) else type(error)) as caught,
-        storage.replacing(path) as f,
-    ):
-        f.write(b"half of it")
-        f.flush()
-        assert len(names(tmp_path)) == 2
-        raise error
+
+    def fail_half_way() -> None:
+        with storage.replacing(path) as file:
+            file.write(b"half of it")
+            file.flush()
+            assert len(names(tmp_path)) == 2
+            raise error
+
+    with pytest.raises(FileError if isinstance(error, OSError) else type(error)) as caught:
+        fail_half_way()
     if isinstance(error, OSError):
         assert str(caught.value) == f"cannot write {path}: No space left on device"
     assert path.read_bytes() == before

@@ -46,6 +46,8 @@ class Batches:
         """tokens: one array per file; names: of the files, for the error. Raises DataError if one is too short."""
         if context < 1 or batch < 1:
             raise ValueError(f"Batches: context and batch must be at least 1, got {context} and {batch}")
+        if not 0 <= seed < 1 << 64:
+            raise ValueError(f"Batches: seed must be in 0..2^64 - 1, got {seed}")
         names = names or [f"text {i + 1}" for i in range(len(tokens))]
         for name, part in zip(names, tokens, strict=True):
             if len(part) <= context:

@@ -21,7 +21,7 @@ import numpy as np
 
 import gpulayers
 from gpulayers.backend import Array, to_numpy
-from gpulayers.storage import FileError, StrPath, beside, load_tensors, remove_leftovers, save_tensors
+from gpulayers.storage import FileError, StrPath, load_tensors, remove_leftovers, save_tensors
 
 FORMAT = "gpulayers checkpoint"
 VERSION = 1
@@ -113,28 +113,3 @@ def latest_checkpoint(folder: StrPath, warn: Callable[[str], Any] = warnings.war
         else:
             return path
     raise FileError(f"{folder} holds no checkpoint" + (" that is whole" if found else ""))
-
-
-def restore(path: StrPath, tensors: Mapping[str, np.ndarray], into: Mapping[str, Array]) -> None:
-    """Copy each tensor into the array of the same name in `into`, on whatever device that lies.
-
-    Raises FileError if a name, shape or dtype differs (it is a checkpoint of another model), before anything is
-    changed. path: for the error.
-    """
-    missing, unknown = sorted(into.keys() - tensors.keys()), sorted(tensors.keys() - into.keys())
-    if missing or unknown:
-        difference = f"it lacks {_some(missing)}" if missing else f"it also has {_some(unknown)}"
-        raise FileError(f"{path} is a checkpoint of another model: {difference}")
-    for name, array in into.items():
-        theirs, ours = tensors[name], array
-        if theirs.shape != ours.shape or theirs.dtype != ours.dtype:
-            raise FileError(
-                f"{path} is a checkpoint of another model: {name} is {theirs.dtype} {theirs.shape} there "
-                f"and {ours.dtype} {ours.shape} here"
-            )
-    for name, array in into.items():
-        array[...] = beside(tensors[name], array)
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

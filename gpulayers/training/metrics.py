@@ -36,18 +36,21 @@ class MetricsFile:
             raise self._error(error) from error
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Append `record`, JSON values or NumPy scalars. Raises FileError."""
+        """Append `record`: JSON values or NumPy scalars. Raises FileError; a part that was written is taken back."""
         text = json.dumps(plain(record), ensure_ascii=False, allow_nan=False) + "\n"
         # A lone surrogate has no UTF-8; backslashreplace writes \udcff for it, which is JSON's own escape.
         rest = memoryview(text.encode("utf-8", "backslashreplace"))
+        end = self._file.seek(0, os.SEEK_END)
         try:
             while rest:
                 rest = rest[self._file.write(rest) or 0 :]
         except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.truncate(end)
             raise self._error(error) from error
 
     def sync(self) -> None:
-        """To the disk. Call it before a checkpoint is saved: after a power cut no step before the checkpoint lacks."""
+        """To the disk. Call it before a checkpoint is saved: then no step before it is missing after a power cut."""
         try:
             os.fsync(self._file.fileno())
         except OSError as error:

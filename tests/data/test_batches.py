@@ -28,7 +28,7 @@ def files(*lengths: int) -> list[np.ndarray]:
     sizes,
     sizes,
     st.integers(0, 2**64 - 1),
-    st.integers(0, 2**40 - 1),
+    st.integers(0, 2**40 - 2),
 )
 def test_a_batch_is_a_pure_function_of_seed_and_k(lengths, context, batch, seed, k):
     batches = Batches(files(*lengths), context, batch, seed)
@@ -105,6 +105,12 @@ def test_sizes_must_be_positive(context, batch):
         Batches(files(9), context, batch, 0)
     with pytest.raises(ValueError, match="at least 1"):
         validation_windows(files(9), context, batch)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_seeds_have_64_bits(seed):
+    with pytest.raises(ValueError, match="seed must be in"):
+        Batches(files(9), 2, 2, seed)
 
 
 @pytest.mark.parametrize("accumulate", [0, 5])

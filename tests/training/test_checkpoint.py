@@ -19,7 +19,6 @@ from gpulayers.training.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
     numbered_checkpoints,
-    restore,
     save_best,
     save_checkpoint,
 )
@@ -228,38 +227,6 @@ def test_files_that_are_not_ours(tmp_path):
             load_checkpoint(path)
 
 
-def another(name: str, array: np.ndarray | None) -> dict[str, np.ndarray]:
-    changed = {**tensors(9), name: array}
-    return {name: array for name, array in changed.items() if array is not None}
-
-
-@pytest.mark.parametrize(
-    ("loaded", "difference"),
-    [
-        (another("v.weight", None), r"it lacks v.weight"),
-        (another("v.bias", np.zeros(3)), r"it also has v.bias"),
-        (another("v.weight", np.zeros((4, 3), np.float32)), r"v.weight is float32 \(4, 3\) there and float32 \(3, 4\)"),
-        (another("v.weight", np.zeros((3, 4))), r"v.weight is float64 \(3, 4\) there and float32 \(3, 4\) here"),
-        ({}, "it lacks m.weight, model.weight, optimizer.applied and 2 more"),
-    ],
-)
-def test_a_checkpoint_of_another_model_changes_nothing(loaded, difference):
-    into = tensors(1)
-    with pytest.raises(FileError, match=f"run/x is a checkpoint of another model: {difference}"):
-        restore("run/x", loaded, into)
-    for name, array in tensors(1).items():
-        np.testing.assert_array_equal(into[name], array)
-
-
-def test_restore_writes_into_the_arrays_it_is_given():
-    into = tensors(1)
-    kept = dict(into)
-    restore("x", tensors(2), into)
-    for name, array in tensors(2).items():
-        assert into[name] is kept[name]
-        np.testing.assert_array_equal(into[name], array)
-
-
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory) -> tuple:
     folder = tmp_path_factory.mktemp("mutated")
@@ -274,10 +241,6 @@ def test_a_mutated_checkpoint_never_gives_anything_but_a_file_error(checkpoint, 
         place %= len(content)
         content = content[:place] + new + content[place + cut :]
     path.write_bytes(content)
-    into = tensors(1)
-    expected = tensors(1)  # all of the old values, or all of the new ones
     with contextlib.suppress(FileError):
-        restore(path, load_checkpoint(path)[0], into)
-        expected = tensors(0)
-    for name, array in expected.items():
-        np.testing.assert_array_equal(into[name], array)
+        for name, array in load_checkpoint(path)[0].items():
+            assert array.tobytes() == tensors()[name].tobytes()
