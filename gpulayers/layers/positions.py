@@ -1,0 +1,80 @@
+"""Positions that are added to the input: learned rows, or fixed sines and cosines."""
+
+import functools
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from gpulayers import initialize
+from gpulayers.backend import Array, device_of, to_device
+from gpulayers.initialize import Init, Rng
+from gpulayers.layers.layer import Layer, floating_like
+from gpulayers.ops.matmul import sum_rows
+from gpulayers.parameter import Parameter
+from gpulayers.step import Train
+
+
+def _check(x: Array, dim: int, who: str) -> None:
+    if x.ndim != 3 or x.shape[-1] != dim:
+        raise ValueError(f"{who} takes an input of shape (B, T, {dim}), got {x.shape}")
+
+
+class LearnedPositions(Layer):
+    """y[b, t] = x[b, t] + weight[start + t].
+
+    x, y: (B, T, dim), start + T <= context. weight: (context, dim), normal with standard deviation 0.02 at the start,
+    as GPT-2; `init(shape, rng)` replaces that. start: position of the first row (for decoding piece by piece).
+    saved: start.
+
+    Raises ValueError for a wrong shape or a sequence longer than the context.
+    """
+
+    def __init__(
+        self, context: int, dim: int, *, init: Init | None = None, rng: Rng = None, dtype: str = "float32"
+    ) -> None:
+        self.context, self.dim = context, dim
+        init = init or initialize.gpt2
+        self.weight = Parameter(init((context, dim), initialize.generator(rng)).astype(dtype))
+
+    def forward(self, x: Array, train: Train | None = None, *, start: int = 0) -> tuple[Array, int]:
+        floating_like(x, self.weight, "LearnedPositions")
+        _check(x, self.dim, "LearnedPositions")
+        if not 0 <= start <= self.context - x.shape[1]:
+            last = start + x.shape[1] - 1
+            raise ValueError(f"LearnedPositions: positions {start}..{last} do not fit in a context of {self.context}")
+        return x + self.weight.data[start : start + x.shape[1]], start
+
+    def backward(self, dy: Array, saved: int) -> Array:
+        B, T, D = dy.shape
+        if self.weight.trainable:
+            self.weight.grad[saved : saved + T] += sum_rows(dy.reshape(B, T * D)).reshape(T, D)
+        return dy
+
+
+class SinusoidalPositions(Layer):
+    """y[b, t] = x[b, t] + P[start + t], with
+
+        P[t, 2 i] = sin(t / base^(2 i / dim))        P[t, 2 i + 1] = cos(t / base^(2 i / dim))
+
+    x, y: (B, T, dim), any T. Nothing is trained. start: position of the first row. saved: nothing.
+    Source: Vaswani et al., Attention is all you need, 2017, section 3.5.
+    """
+
+    def __init__(self, dim: int, base: float = 10000.0) -> None:
+        self.dim, self.base = dim, float(base)
+
+    def forward(self, x: Array, train: Train | None = None, *, start: int = 0) -> tuple[Array, None]:
+        _check(x, self.dim, "SinusoidalPositions")
+        stop = start + x.shape[1]
+        capacity = 1 << max(0, stop - 1).bit_length()  # rounded up, so that few tables serve all lengths
+        return x + _sinusoids(capacity, self.dim, self.base, x.dtype, device_of(x))[start:stop], None
+
+    def backward(self, dy: Array, saved: None) -> Array:
+        return dy
+
+
+@functools.lru_cache(maxsize=16)
+def _sinusoids(capacity: int, dim: int, base: float, dtype: DTypeLike, device: str) -> Array:
+    angles = np.arange(capacity)[:, None] * base ** (-np.arange(0, dim, 2) / dim)  # (capacity, ceil(dim / 2))
+    table = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(capacity, -1)[:, :dim]
+    return to_device(table.astype(dtype), device)

@@ -1,0 +1,297 @@
+"""Scaled dot-product attention with grouped key and value heads.
+
+    w   = masked_softmax(scale q k')        wd = w keep / (1 - p)        out = wd v
+
+Backward:
+
+    dv  = wd' dout                  dw = (dout v') keep / (1 - p)
+    ds  = w (dw - sum(dw w))        dq = scale ds k        dk = scale ds' q        and sum(dw w) = sum(dout out)
+
+Query head h uses key and value head h // (H / K); dk and dv sum over the query heads that share them. `keep` is 0 or 1
+with probability p of 0, from the random bits of the draw `key`, which backward makes again.
+
+Sources: Vaswani et al., Attention is all you need, 2017, equation 1; Ainslie et al., GQA, 2023 (grouped heads); Dao et
+al., FlashAttention, 2022, appendix B (sum(dw w) from the output).
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gpulayers.backend import Array, array_module, device_of, empty, to_device, wide
+from gpulayers.ops.masked_softmax import exp_rows_inplace, hidden_entries, masked_softmax, masked_softmax_backward
+from gpulayers.ops.op import Op
+from gpulayers.random import keep_threshold, random_bits
+from gpulayers.step import Key
+
+# ------------------------------------------------------------------------------------------------- reference
+
+
+def _forward_reference(
+    q: Array,
+    k: Array,
+    v: Array,
+    hide: Array,
+    causal: bool,
+    scale: float,
+    p: float,
+    key: Key | None,
+    save: bool = True,
+) -> tuple[Array, Array, Array]:
+    """q: (B, T, H, d). k: (B, S, K, d). v: (B, S, K, dv). Any of them may be strided views; H is a multiple of K.
+
+    hide: boolean, four dimensions, broadcastable to (B, H, T, S), or None. causal: as in `masked_softmax`.
+    p, key: probability to drop a weight, and the draw of its random bits (None: nothing is dropped).
+    save: False if there will be no backward pass: then a body need not hold all weights at once.
+
+    Returns out (B, T, H, dv), weights (B, H, T, S) and inverse (B, H, T): weights times inverse are w, before dropout.
+    A body is free to scale a row of weights as it likes. Without `save` the last two are None.
+    """
+    xp = array_module(q, k, v, hide)
+    wide_q, wide_k, wide_v = _wide_heads(q, k, v, hide)
+    weights = masked_softmax.reference(wide_q @ wide_k.swapaxes(-1, -2), hide, scale, causal)
+    dropped = weights * _keep_factor(key, p, weights) if p else weights
+    out = xp.ascontiguousarray((dropped @ wide_v).swapaxes(1, 2)).astype(q.dtype)
+    return (out, weights.astype(q.dtype), xp.ones(weights.shape[:-1], weights.dtype)) if save else (out, None, None)
+
+
+def _wide_heads(q: Array, k: Array, v: Array, hide: Array) -> tuple[Array, Array, Array]:
+    """q, k and v as (B, H, length, size), float32 or wider, each key and value head repeated for its query heads."""
+    xp, group = array_module(q, k, v, hide), q.shape[2] // k.shape[2]
+    k, v = _blank_unseen(k, hide), _blank_unseen(v, hide)
+    dtype = wide(q.dtype)
+    return tuple(xp.repeat(x, n, axis=2).swapaxes(1, 2).astype(dtype) for x, n in ((q, 1), (k, group), (v, group)))
+
+
+def _blank_unseen(x: Array, hide: Array) -> Array:
+    """Keys or values (B, S, K, size) with zeros where the mask hides them from every query and head.
+
+    The products below multiply hidden entries by 0, and 0 NaN = NaN: what lies in padding must not come through.
+    """
+    if hide is None:
+        return x
+    unseen = hide.all(axis=(1, 2))  # (B or 1, S or 1)
+    return array_module(x, hide).where(unseen[:, :, None, None], x.dtype.type(0), x)
+
+
+def _keep_factor(key: Key | None, p: float, weights: Array) -> Array:
+    """keep / (1 - p), (B, H, T, S) like weights. A sample is one row of the random stream."""
+    assert key is not None, "attention: p > 0 needs the key of a random draw"
+    bits = random_bits(key, int(np.prod(weights.shape[1:])), len(weights)).reshape(weights.shape)
+    return to_device(bits >= keep_threshold(p), device_of(weights)) * weights.dtype.type(1 / (1 - p))
+
+
+def _backward_reference(
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    weights: Array,
+    inverse: Array,
+    hide: Array,
+    causal: bool,
+    scale: float,
+    p: float,
+    key: Key | None,
+    dq: Array,
+    dk: Array,
+    dv: Array,
+) -> tuple[Array, Array, Array]:
+    """dout, out: (B, T, H, dv). weights, inverse: from forward; the rest as in forward.
+
+    dq, dk, dv: where the gradients are written, shaped like q, k, v; may be strided views. They are returned too.
+    """
+    wide_q, wide_k, wide_v = _wide_heads(q, k, v, hide)
+    wide_dout = dout.swapaxes(1, 2).astype(wide_q.dtype)
+    w = weights.astype(wide_q.dtype) * inverse[..., None]
+    dw = wide_dout @ wide_v.swapaxes(-1, -2)
+    dropped = w
+    if p:
+        factor = _keep_factor(key, p, w)
+        dropped, dw = w * factor, dw * factor
+    ds = masked_softmax_backward.reference(dw, w, hide, scale, causal)
+    dq[...] = (ds @ wide_k).swapaxes(1, 2)
+    _sum_groups((ds.swapaxes(-1, -2) @ wide_q), dk)
+    _sum_groups((dropped.swapaxes(-1, -2) @ wide_dout), dv)
+    return dq, dk, dv
+
+
+def _sum_groups(per_query_head: Array, into: Array) -> None:
+    """(B, H, S, size) -> (B, S, K, size), summed over the query heads of each key and value head."""
+    B, S, K, size = into.shape
+    H = per_query_head.shape[1]
+    into[...] = per_query_head.reshape(B, K, H // K, S, size).sum(axis=2).swapaxes(1, 2)
+
+
+# ------------------------------------------------------------------------------------------------- cpu
+#
+# One sample and a block of queries at a time, so that the scores stay in cache. All products take strided views of the
+# (B, T, H, d) arrays and write strided views: BLAS needs only a contiguous last axis, so no head is ever transposed.
+# Shapes in here: q (K, G, t, d), k (K, 1, s, d), scores (K, G, t, s), with H = K G query heads, t queries, s keys.
+
+SCORES = 1 << 16  # elements of one block of scores: it and the work array of backward fill a 512 KB L2 cache
+UNDERFLOW = 1e-25  # a row sum below it lies so far below the block's maximum that digits are lost
+
+
+def _query_blocks(T: int, S: int, heads: int, causal: bool) -> Iterator[tuple[slice, int]]:
+    """(queries, number of keys that the last of them sees), blocks of about `SCORES` scores, the last block first."""
+    blocks = max(1, -(-T * S * heads // SCORES))
+    if causal and T >= 64:
+        blocks = max(blocks, 2)  # two blocks skip a quarter of a causal square, many skip half
+    step = max(1, -(-T // blocks))
+    for start in reversed(range(0, T, step)):
+        stop = min(start + step, T)
+        yield slice(start, stop), max(0, stop + S - T) if causal else S
+
+
+def _heads(x: np.ndarray, K: int) -> np.ndarray:
+    """A view (t, H, size) -> (K, G, t, size)."""
+    t, H, size = x.shape
+    return x.reshape(t, K, H // K, size).transpose(1, 2, 0, 3)
+
+
+def _biases(hide: Array, causal: bool, B: int, T: int, S: int, K: int, dtype: np.dtype) -> Iterator[np.ndarray | None]:
+    """For each sample: -inf where a score is hidden, 0 elsewhere, broadcastable to (K, G, T, S) over the heads."""
+    hidden = hidden_entries(hide, causal, T, S, like=None)
+    if hidden is None:
+        yield from [None] * B
+        return
+    hidden = hidden.reshape((1,) * (4 - hidden.ndim) + hidden.shape)
+    bias = None
+    for n in range(B):
+        if bias is None or len(hidden) > 1:
+            heads = hidden[n if len(hidden) > 1 else 0]
+            bias = np.where(heads, dtype.type(-np.inf), dtype.type(0))
+            bias = bias.reshape(K, -1, *bias.shape[1:]) if len(bias) > 1 else bias[None]
+            bias = np.broadcast_to(bias, (*bias.shape[:2], T, S))
+        yield bias
+
+
+def _keep_sample(key: Key | None, p: float, n: int, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Which weights of sample n stay: boolean, `shape` = (K, G, T, S)."""
+    if not p:
+        return None
+    assert key is not None, "attention: p > 0 needs the key of a random draw"
+    bits = random_bits(key._replace(first_sample=key.first_sample + n), int(np.prod(shape)), 1)
+    return (bits >= keep_threshold(p)).reshape(shape)
+
+
+def _finite_unseen(x: np.ndarray, hide: Array) -> np.ndarray:
+    return x if hide is None or np.isfinite(x).all() else _blank_unseen(x, hide)
+
+
+def _forward_cpu(
+    q: Array,
+    k: Array,
+    v: Array,
+    hide: Array,
+    causal: bool,
+    scale: float,
+    p: float,
+    key: Key | None,
+    save: bool = True,
+) -> tuple[Array, Array, Array]:
+    (B, T, H, _), (_, S, K, dv) = q.shape, v.shape
+    k, v = _finite_unseen(k, hide), _finite_unseen(v, hide)
+    out = empty((B, T, H, dv), q.dtype, like=q)
+    weights = empty((B if save else 1, H, T, S), q.dtype, like=q)
+    inverse = np.zeros((B, H, T), q.dtype)
+    if S == 0:
+        out.fill(0)
+    samples = B if T and S else 0
+    with np.errstate(invalid="ignore"):  # inf - inf in a hidden score; a visible NaN comes out as NaN anyway
+        for n, bias in enumerate(_biases(hide, causal, samples, T, S, K, q.dtype)):
+            w = weights[n if save else 0].reshape(K, H // K, T, S)
+            keep = _keep_sample(key, p, n, w.shape)
+            for rows, seen in _query_blocks(T, S, H, causal):
+                inv = inverse[n].reshape(K, H // K, T)[:, :, rows]
+                scores, o = w[:, :, rows, :seen], _heads(out[n, rows], K)
+                w[:, :, rows, seen:] = 0
+                block_bias = None if bias is None else bias[:, :, rows, :seen]
+                _exp_scores(_heads(q[n, rows] * scale, K), _heads(k[n, :seen], K), block_bias, scores, inv)
+                if keep is not None:
+                    scores = scores * keep[:, :, rows, :seen]
+                np.matmul(scores, _heads(v[n, :seen], K), out=o)
+                o *= (inv * (1 / (1 - p)) if p else inv)[..., None]  # scaling the output is less work than the weights
+    return (out, weights, inverse) if save else (out, None, None)
+
+
+def _exp_scores(q: np.ndarray, k: np.ndarray, bias: np.ndarray | None, scores: np.ndarray, inv: np.ndarray) -> None:
+    """scores = exp(q k' + bias - c) and inv = 1 / (sum of each row), where c is the largest score of the whole block.
+
+    One c for all rows costs one pass less than a maximum for each row. It may be too large for a row, whose sum then
+    underflows; or NaN or inf from a hidden score. Both show in the sums, and the block is done again row by row.
+    """
+    np.matmul(q, k.swapaxes(-1, -2), out=scores)
+    shift = -scores.max(initial=-np.inf)
+    scores += shift if bias is None else bias + shift
+    np.exp(scores, out=scores)
+    total = np.matmul(scores, np.ones(scores.shape[-1], scores.dtype))
+    if total.size and total.min() >= UNDERFLOW:  # false for NaN
+        np.reciprocal(total, out=inv)
+        return
+    np.matmul(q, k.swapaxes(-1, -2), out=scores)
+    if bias is not None:
+        np.copyto(scores, -np.inf, where=np.isneginf(bias))
+    inv[...] = exp_rows_inplace(scores)
+
+
+def _backward_cpu(
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    weights: Array,
+    inverse: Array,
+    hide: Array,
+    causal: bool,
+    scale: float,
+    p: float,
+    key: Key | None,
+    dq: Array,
+    dk: Array,
+    dv: Array,
+) -> tuple[Array, Array, Array]:
+    (B, T, H, _), (_, S, K, _) = q.shape, v.shape
+    k, v = _finite_unseen(k, hide), _finite_unseen(v, hide)
+    if T == 0 or S == 0:
+        for gradient in (dq, dk, dv):
+            gradient[...] = 0
+        return dq, dk, dv
+    for n in range(B):
+        w = weights[n].reshape(K, H // K, T, S)
+        keep = _keep_sample(key, p, n, w.shape)
+        for rows, seen in _query_blocks(T, S, H, causal):
+            first = rows.stop == T  # the last queries see all keys: they write dk and dv, the others add
+            block, kept = w[:, :, rows, :seen], None if keep is None else keep[:, :, rows, :seen]
+            g = _heads(dout[n, rows] * inverse[n, :, rows].T[..., None], K)  # dout times inverse: w stays unscaled
+            delta = np.vecdot(g, _heads(out[n, rows], K))[..., None]
+            if kept is not None:
+                g *= 1 / (1 - p)
+            _add_product(block if kept is None else block * kept, g, _heads(dv[n, :seen], K), first)
+            ds = empty(block.shape, block.dtype, like=block)
+            np.matmul(g, _heads(v[n, :seen], K).swapaxes(-1, -2), out=ds)
+            if kept is not None:
+                ds *= kept
+            ds -= delta
+            ds *= block
+            np.matmul(ds, _heads(k[n, :seen], K), out=_heads(dq[n, rows], K))
+            dq[n, rows] *= scale
+            _add_product(ds, _heads(q[n, rows] * scale, K), _heads(dk[n, :seen], K), first)
+    return dq, dk, dv
+
+
+def _add_product(a: np.ndarray, b: np.ndarray, total: np.ndarray, first: bool) -> None:
+    """total (K, 1, s, size) = or += a' b, summed over G; a: (K, G, t, s), b: (K, G, t, size)."""
+    for g in range(a.shape[1]):
+        left, right = a[:, g].swapaxes(-1, -2), b[:, g]
+        if first and g == 0:
+            np.matmul(left, right, out=total[:, 0])
+        else:
+            total[:, 0] += np.matmul(left, right)
+
+
+attention = Op("attention", reference=_forward_reference, cpu=_forward_cpu)
+attention_backward = Op("attention_backward", reference=_backward_reference, cpu=_backward_cpu)

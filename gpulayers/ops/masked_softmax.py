@@ -1,0 +1,102 @@
+"""Softmax of scaled attention scores in which hidden entries take no part.
+
+    z = scale scores        w[t, s] = exp(z[t, s]) / (sum over visible s' of exp(z[t, s']))        0 where hidden
+
+A score is hidden by the mask `hide` (True hides) or, if `causal`, when s > t + S - T. A row in which everything is
+hidden is 0. Whatever a hidden score holds, NaN or inf, it changes nothing.
+
+Backward:
+
+    dscores = scale w (dw - sum over s of dw w)        0 where hidden
+
+Source: Vaswani et al., Attention is all you need, 2017, equation 1 and section 3.2.3.
+"""
+
+import numpy as np
+
+from gpulayers.backend import Array, array_module, empty, wide
+from gpulayers.masks import causal_mask
+from gpulayers.ops.op import Op, row_blocks
+
+
+def hidden_entries(hide: Array, causal: bool, queries: int, keys: int, like: Array) -> Array:
+    """`hide` and the causal mask in one: broadcastable to (B, H, T, S), or None if nothing is hidden."""
+    if not causal:
+        return hide
+    future = causal_mask(queries, keys, like=like)
+    return future if hide is None else hide | future
+
+
+def _forward_reference(scores: Array, hide: Array, scale: float, causal: bool) -> Array:
+    """scores: (B, H, T, S). hide: boolean, broadcastable to it, or None. scale > 0. Returns weights like scores."""
+    xp = array_module(scores, hide)
+    z = scores.astype(wide(scores.dtype))
+    hidden = hidden_entries(hide, causal, *scores.shape[-2:], like=scores)
+    if hidden is not None:
+        z = xp.where(hidden, xp.asarray(-np.inf, z.dtype), z)
+    z = z * scale
+    largest = z.max(axis=-1, keepdims=True, initial=-np.inf)
+    z = xp.exp(z - xp.where(largest == -np.inf, 0, largest))  # a row without a visible entry: exp(-inf) = 0
+    total = z.sum(axis=-1, keepdims=True)
+    return (z / xp.where(total == 0, 1, total)).astype(scores.dtype)
+
+
+def _forward_cpu(scores: Array, hide: Array, scale: float, causal: bool) -> Array:
+    B, H, T, S = scores.shape
+    weights = empty(scores.shape, scores.dtype, like=scores)
+    hidden = hidden_entries(hide, causal, T, S, like=scores)
+    if hidden is not None:
+        hidden = np.broadcast_to(hidden, scores.shape)
+    for n in range(B):
+        for rows in row_blocks(T, H * S):
+            w = weights[n, :, rows]
+            with np.errstate(over="ignore"):  # of a hidden score; a visible one shows as NaN
+                np.multiply(scores[n, :, rows], scale, out=w)
+            if hidden is not None:
+                np.copyto(w, -np.inf, where=hidden[n, :, rows])
+            w *= exp_rows_inplace(w)[..., None]
+    return weights
+
+
+def exp_rows_inplace(z: np.ndarray) -> np.ndarray:
+    """z = exp(z - largest of its row), -inf being hidden. Returns 1 / (sum of the row), 0 for a row of zeros."""
+    largest = z.max(axis=-1, keepdims=True, initial=-np.inf)
+    largest[largest == -np.inf] = 0
+    z -= largest
+    np.exp(z, out=z)
+    total = np.matmul(z, np.ones(z.shape[-1], z.dtype))
+    return np.divide(1, total, out=np.zeros_like(total), where=total != 0)
+
+
+masked_softmax = Op("masked_softmax", reference=_forward_reference, cpu=_forward_cpu)
+
+
+def _backward_reference(dweights: Array, weights: Array, hide: Array, scale: float, causal: bool) -> Array:
+    """dweights, weights: (B, H, T, S); hide, scale, causal as in forward. Returns dscores, like weights."""
+    xp = array_module(dweights, weights, hide)
+    w, dw = (a.astype(wide(a.dtype)) for a in (weights, dweights))
+    hidden = hidden_entries(hide, causal, *weights.shape[-2:], like=weights)
+    if hidden is not None:
+        dw = xp.where(hidden, xp.asarray(0, dw.dtype), dw)
+    return (scale * w * (dw - (dw * w).sum(axis=-1, keepdims=True))).astype(weights.dtype)
+
+
+def _backward_cpu(dweights: Array, weights: Array, hide: Array, scale: float, causal: bool) -> Array:
+    B, H, T, S = weights.shape
+    dscores = empty(weights.shape, weights.dtype, like=weights)
+    hidden = hidden_entries(hide, causal, T, S, like=weights)
+    if hidden is not None:
+        hidden = np.broadcast_to(hidden, weights.shape)
+    for n in range(B):
+        for rows in row_blocks(T, H * S):
+            w, ds = weights[n, :, rows], dscores[n, :, rows]
+            np.copyto(ds, dweights[n, :, rows])
+            if hidden is not None:
+                np.copyto(ds, 0, where=hidden[n, :, rows])
+            ds -= np.vecdot(ds, w)[..., None]
+            ds *= w
+            ds *= scale
+    return dscores
+
+
+masked_softmax_backward = Op("masked_softmax_backward", reference=_backward_reference, cpu=_backward_cpu)

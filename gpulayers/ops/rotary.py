@@ -1,0 +1,68 @@
+"""Rotary positions: pairs of channels turned by an angle that grows with the position.
+
+    y1 = x1 cos - x2 sin        y2 = x2 cos + x1 sin
+
+Channel i of the first half is paired with channel i of the second half (the halves are contiguous, so this is the fast
+layout; the paper pairs neighbours, which is the same up to one fixed permutation of the channels). A rotation's
+transpose is the rotation by the negative angle: backward is `rotary(dy, cos, -sin)`.
+
+Source: Su et al., RoFormer: enhanced transformer with rotary position embedding, 2021, equations 14, 15 and 34.
+"""
+
+import functools
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from gpulayers.backend import Array, array_module, device_of, empty, to_device, wide
+from gpulayers.ops.op import Op
+
+
+def _reference(x: Array, cos: Array, sin: Array, out: Array = None) -> Array:
+    """x: (B, T, H, d), may be a strided view. cos, sin: (T, d / 2). out: like x, may be x itself. Returns out or y."""
+    xp = array_module(x, cos, sin)
+    half = x.shape[-1] // 2
+    x1, x2 = (part.astype(wide(x.dtype)) for part in (x[..., :half], x[..., half:]))
+    cos, sin = cos[:, None], sin[:, None]  # (T, 1, d / 2)
+    y = xp.concatenate([x1 * cos - x2 * sin, x2 * cos + x1 * sin], axis=-1).astype(x.dtype)
+    if out is None:
+        return y
+    out[...] = y
+    return out
+
+
+def _cpu(x: Array, cos: Array, sin: Array, out: Array = None) -> Array:
+    if out is None:
+        out = empty(x.shape, x.dtype, like=x)
+    half = x.shape[-1] // 2
+    cos, sin = cos[:, None], sin[:, None]
+    work = empty((2, *x.shape[1:3], half), x.dtype, like=x)
+    for x_sample, y in zip(x, out, strict=True):
+        x1, x2 = x_sample[..., :half], x_sample[..., half:]
+        np.multiply(x2, sin, out=work[0])
+        np.multiply(x1, sin, out=work[1])
+        np.multiply(x1, cos, out=y[..., :half])
+        np.multiply(x2, cos, out=y[..., half:])
+        y[..., :half] -= work[0]
+        y[..., half:] += work[1]
+    return out
+
+
+rotary = Op("rotary", reference=_reference, cpu=_cpu)
+
+
+def rotary_tables(length: int, dim: int, base: float, like: Array, start: int = 0) -> tuple[Array, Array]:
+    """(cos, sin) of the angles position / base^(2 i / dim), positions start..start + length - 1, i in 0..dim / 2 - 1.
+
+    Each (length, dim / 2), of the dtype (float32 or wider) and on the device of `like`.
+    """
+    capacity = 1 << max(0, start + length - 1).bit_length()  # rounded up, so that few tables serve all lengths
+    cos, sin = _tables(capacity, dim, base, wide(like.dtype), device_of(like))
+    return cos[start : start + length], sin[start : start + length]
+
+
+@functools.lru_cache(maxsize=16)
+def _tables(capacity: int, dim: int, base: float, dtype: DTypeLike, device: str) -> tuple[Array, Array]:
+    angles = np.arange(capacity)[:, None] * base ** (-np.arange(0, dim, 2) / dim)
+    cos, sin = np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
+    return to_device(cos, device), to_device(sin, device)
