@@ -47,6 +47,24 @@ def normal(shape: Shape, rng: np.random.Generator, std: float = 1.0) -> np.ndarr
     return rng.normal(0.0, std, shape)
 
 
+def gain(activation: str, negative_slope: float = 0.01) -> float:
+    """The factor on the standard deviation that makes up for what an activation takes from the signal.
+
+    "linear" and "sigmoid" 1, "tanh" 5/3, "relu" sqrt(2), "leaky_relu" sqrt(2 / (1 + negative_slope^2)) (He et al.,
+    equation 15). For use as `init=functools.partial(he_normal, gain=gain("leaky_relu", 0.2))`.
+    """
+    gains = {
+        "linear": 1.0,
+        "sigmoid": 1.0,
+        "tanh": 5 / 3,
+        "relu": math.sqrt(2),
+        "leaky_relu": math.sqrt(2 / (1 + negative_slope**2)),
+    }
+    if activation not in gains:
+        raise ValueError(f"gain: activation must be one of {', '.join(gains)}, got {activation!r}")
+    return gains[activation]
+
+
 def fan_in_uniform(shape: Shape, rng: np.random.Generator, fan_in: int | None = None) -> np.ndarray:
     """Uniform in +-1/sqrt(fan_in): the usual default of linear layers."""
     fan_in = _fans(shape)[0] if fan_in is None else fan_in
@@ -73,6 +91,10 @@ def he_uniform(shape: Shape, rng: np.random.Generator, gain: float = math.sqrt(2
 def he_normal(shape: Shape, rng: np.random.Generator, gain: float = math.sqrt(2)) -> np.ndarray:
     """Variance gain^2 / fan_in, normal. The default gain sqrt(2) is that of ReLU."""
     return normal(shape, rng, gain / math.sqrt(max(1, _fans(shape)[0])))
+
+
+glorot_uniform, glorot_normal = xavier_uniform, xavier_normal  # the field has two names for each
+kaiming_uniform, kaiming_normal = he_uniform, he_normal
 
 
 def orthogonal(shape: Shape, rng: np.random.Generator, gain: float = 1.0) -> np.ndarray:

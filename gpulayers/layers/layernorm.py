@@ -23,10 +23,13 @@ class LayerNorm(Layer):
 
     x, y: (..., dim). weight, bias: (dim,), starting at 1 and 0. The statistics are float32 or wider.
     saved: x, and the mean and 1/std of each row.
-    Source: Ba, Kiros and Hinton, Layer Normalization, 2016.
+    Raises ValueError for dim < 1 or a wrong last dimension, TypeError for another dtype than the weight's.
+    Source: Ba, Kiros and Hinton, Layer Normalization, 2016, equation 3.
     """
 
     def __init__(self, dim: int, eps: float = 1e-5, bias: bool = True, *, dtype: str = "float32") -> None:
+        if dim < 1:
+            raise ValueError(f"LayerNorm: dim must be at least 1, got {dim}")
         self.dim, self.eps = dim, eps
         self.weight = Parameter(np.ones(dim, dtype))
         self.bias = Parameter(np.zeros(dim, dtype)) if bias else None

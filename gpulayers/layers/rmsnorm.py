@@ -24,11 +24,13 @@ class RMSNorm(Layer):
     eps: None is the machine epsilon of the type that the mean has (1.2e-7 in float32), as in PyTorch; many published
     models use 1e-5 or 1e-6.
     saved: x, and 1/rms of each row.
-    Raises ValueError for a wrong last dimension, TypeError for another dtype than the weight's.
+    Raises ValueError for dim < 1 or a wrong last dimension, TypeError for another dtype than the weight's.
     Source: Zhang and Sennrich, Root mean square layer normalization, 2019, equation 4.
     """
 
     def __init__(self, dim: int, eps: float | None = None, *, dtype: str = "float32") -> None:
+        if dim < 1:
+            raise ValueError(f"RMSNorm: dim must be at least 1, got {dim}")
         self.dim, self.eps = dim, eps
         self.weight = Parameter(np.ones(dim, dtype))
 

@@ -62,6 +62,8 @@ def test_transposed_view(rng):
 
 
 def test_wrong_inputs_are_one_sentence():
+    with pytest.raises(ValueError, match="RMSNorm: dim must be at least 1, got 0"):
+        RMSNorm(0)
     with pytest.raises(ValueError, match=r"RMSNorm takes an input of shape \(\.\.\., 3\), got \(2, 4\)"):
         RMSNorm(3)(np.zeros((2, 4), np.float32))
     with pytest.raises(TypeError, match="RMSNorm has float32 parameters and got a float64 input"):

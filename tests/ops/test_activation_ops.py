@@ -1,0 +1,54 @@
+import numpy as np
+import pytest
+from contract import check_op
+
+from gpulayers.ops.elementwise import multiply
+from gpulayers.ops.relu import leaky_relu, leaky_relu_backward, prelu, prelu_backward, relu, relu_backward
+from gpulayers.ops.sigmoid import (
+    sigmoid,
+    sigmoid_backward,
+    silu,
+    silu_with_derivative,
+    tanh,
+    tanh_backward,
+)
+
+SHAPES = pytest.mark.parametrize("shape", [(1, 1), (7,), (131, 1023), (0, 4), (4, 0), (2, 3, 5)])
+
+
+@SHAPES
+def test_bodies_agree(shape, rng):
+    x, dy = rng.normal(0, 3, (2, *shape)).astype(np.float32)
+    check_op(multiply, dy, x)
+    for op in (relu, sigmoid, tanh, silu, silu_with_derivative):
+        check_op(op, x)
+    for forward, backward in ((relu, relu_backward), (sigmoid, sigmoid_backward), (tanh, tanh_backward)):
+        check_op(backward, dy, forward.reference(x))
+    for slope in (0.01, 0.0, 1.0, 2.0, -1.0):
+        check_op(leaky_relu, x, slope)
+        check_op(leaky_relu_backward, dy, x, slope)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (131, 1023), (40_001, 2), (0, 4), (4, 0)])
+@pytest.mark.parametrize("channels", [True, False])
+def test_prelu_bodies_agree(shape, channels, rng):
+    x, dy = rng.normal(size=(2, *shape)).astype(np.float32)
+    weight = rng.normal(size=shape[1] if channels else 1).astype(np.float32)
+    check_op(prelu, x, weight)
+    check_op(prelu_backward, dy, x, weight, factor=10)  # dweight is a sum over up to 131 * 1023 terms that cancel
+
+
+@pytest.mark.parametrize("op", [relu, sigmoid, tanh, silu, silu_with_derivative])
+@pytest.mark.parametrize("value", [-30, -10, -3, -1e-3, 1e-3, 3, 10, 30])
+def test_each_value_has_its_digits(op, value):
+    check_op(op, np.full((1, 1), value, np.float32), factor=2)  # exp of a rounded argument
+
+
+@SHAPES
+def test_zero_is_hidden(shape):
+    """The derivative of relu at 0 is 0, of leaky_relu the slope, in every body."""
+    zero, one = np.zeros(shape, np.float32), np.ones(shape, np.float32)
+    for body in relu_backward.bodies.values():
+        assert not body(one, zero).any()
+    for body in leaky_relu_backward.bodies.values():
+        assert np.array_equal(body(one, zero, 0.25), one / 4)

@@ -1,0 +1,84 @@
+import math
+
+import numpy as np
+import pytest
+from contract import check_op, check_signatures
+from tolerances import assert_close
+
+from gpulayers.ops.gelu import gelu, gelu_backward, gelu_with_derivative, gelu_with_derivative_inplace
+from gpulayers.ops.normal import normal_cdf, normal_tail_cpu
+
+both = pytest.mark.parametrize("approximate", ["none", "tanh"])
+
+
+@both
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(1, 1), (5, 3), (131, 1023), (0, 4), (4, 0), (2, 3, 5)])
+def test_bodies_agree(approximate, bias, shape, rng):
+    x, dy = rng.normal(0, 2, (2, *shape)).astype(np.float32)
+    b = rng.normal(size=shape[-1]).astype(np.float32) if bias else None
+    check_op(gelu, x, b, approximate)
+    check_op(gelu_with_derivative, x, b, approximate)
+    check_op(gelu_backward, dy, x, b, approximate)
+
+
+@both
+@pytest.mark.parametrize("value", [-1e-3, -1, -3, -5, 0.0, 1e-3, 1, 3, 5])
+def test_each_value_has_its_digits(approximate, value):
+    """One value a time, so that the tolerance is that of the value: (1 + erf) / 2 would lose four digits at -5."""
+    x = np.full((1, 1), value, np.float32)
+    check_op(gelu, x, None, approximate)
+    assert_close(gelu.bodies["cpu"](x, None, approximate), gelu.reference(x.astype(np.float64), None, approximate))
+
+
+@both
+@pytest.mark.parametrize("body", ["reference", "cpu"])
+def test_inplace_leaves_the_derivative(approximate, body, rng):
+    check_signatures(gelu_with_derivative_inplace)
+    x = rng.normal(0, 2, (70, 501)).astype(np.float32)
+    bias = rng.normal(size=501).astype(np.float32)
+    y, derivative = gelu_with_derivative.bodies[body](x, bias, approximate)
+    assert np.array_equal(gelu_with_derivative_inplace.bodies[body](x, bias, approximate), y)
+    assert np.array_equal(x, derivative)
+
+
+def test_inplace_refuses_a_view_that_it_could_not_fill(rng):
+    with pytest.raises(ValueError, match="gelu_with_derivative_inplace: x must be contiguous, got strides"):
+        gelu_with_derivative_inplace(np.zeros((4, 3), np.float32).T)
+
+
+def test_unknown_approximation_is_refused():
+    for dtype in (np.float32, np.float64):
+        with pytest.raises(ValueError, match="gelu: approximate must be 'none' or 'tanh', got 'sigmoid'"):
+            gelu(np.zeros((1, 1), dtype), None, "sigmoid")
+
+
+def test_transposed_view_and_bias(rng):
+    x = rng.normal(size=(40, 30)).astype(np.float32)
+    bias = rng.normal(size=40).astype(np.float32)
+    for approximate in ("none", "tanh"):
+        assert np.array_equal(gelu(x.T, bias, approximate), gelu(np.ascontiguousarray(x.T), bias, approximate))
+
+
+def test_normal_cdf_against_math_erfc():
+    x = np.concatenate([np.linspace(-38, 38, 3041), [0.0, -0.0, 1e-300, -1e-9]])
+    exact = np.array([math.erfc(-v / math.sqrt(2)) / 2 for v in x])
+    error = np.abs(normal_cdf(x) - exact)
+    assert error.max() < 5e-16
+    assert (error / exact)[np.abs(x) < 8].max() < 2e-14  # the tail keeps its digits
+
+
+def test_normal_tail_on_the_cpu():
+    a = np.linspace(0, 6, 100_001, dtype=np.float32)
+    exact = normal_cdf(-a.astype(np.float64))
+    tail, density = np.empty_like(a), np.empty_like(a)
+    normal_tail_cpu(a, tail, density)
+    assert np.abs(tail / exact - 1).max() < 1.5e-6  # of that 1e-6 from rounding a^2 = 36 before exp
+    assert np.abs(tail - exact).max() < 3.2e-7
+    assert np.abs(density / np.exp(-(a.astype(np.float64) ** 2) / 2) - 1).max() < 1.2e-6
+
+
+def test_exact_and_tanh_differ_by_less_than_5e4(rng):
+    x = np.linspace(-6, 6, 1001)
+    difference = np.abs(gelu(x, None, "none") - gelu(x, None, "tanh"))
+    assert 4e-4 < difference.max() < 5e-4
