@@ -1,7 +1,104 @@
 """Deep learning by hand: every layer, loss and optimizer written out, forward and backward, on NumPy or CuPy.
 
 >>> import gpulayers as gl
->>> model = gl.models.GPT(gl.models.GPTConfig(vocab=256), seed=0)
+>>> model = gl.GPT(gl.GPTConfig(vocab=256, context=64), seed=0)
+>>> optimizer = gl.AdamW(model, lr=3e-4)
+>>> logits, saved = model.forward(ids, gl.Train(seed=0, step=0))
+>>> loss, dlogits = gl.cross_entropy(logits, targets)
+>>> model.backward(dlogits, saved)
+>>> optimizer.step()
 """
 
+from gpulayers import initialize
+from gpulayers.backend import array_module, device_of, to_device, to_numpy, use
+from gpulayers.gradcheck import GradientError, gradcheck
+from gpulayers.layers import (
+    GELU,
+    Dropout,
+    Embedding,
+    FeedForward,
+    Layer,
+    LayerNorm,
+    LeakyReLU,
+    LearnedPositions,
+    Linear,
+    LogSoftmax,
+    MultiHeadAttention,
+    PReLU,
+    Recompute,
+    ReLU,
+    Residual,
+    RMSNorm,
+    Rotary,
+    Sequential,
+    Sigmoid,
+    SiLU,
+    SinusoidalPositions,
+    Softmax,
+    Tanh,
+    TiedLinear,
+)
+from gpulayers.masks import causal_mask, padding_mask
+from gpulayers.models import GPT, GPTConfig
+from gpulayers.ops.cross_entropy import count_targets, cross_entropy, cross_entropy_inplace
+from gpulayers.ops.mse import mse_loss
+from gpulayers.optim import SGD, Adam, AdamW, clip_grad_norm, clip_grad_value, make_schedule
+from gpulayers.parameter import Buffer, Parameter, pack
+from gpulayers.step import Train
+from gpulayers.storage import FileError
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "GELU",
+    "GPT",
+    "SGD",
+    "Adam",
+    "AdamW",
+    "Buffer",
+    "Dropout",
+    "Embedding",
+    "FeedForward",
+    "FileError",
+    "GPTConfig",
+    "GradientError",
+    "Layer",
+    "LayerNorm",
+    "LeakyReLU",
+    "LearnedPositions",
+    "Linear",
+    "LogSoftmax",
+    "MultiHeadAttention",
+    "PReLU",
+    "Parameter",
+    "RMSNorm",
+    "ReLU",
+    "Recompute",
+    "Residual",
+    "Rotary",
+    "Sequential",
+    "SiLU",
+    "Sigmoid",
+    "SinusoidalPositions",
+    "Softmax",
+    "Tanh",
+    "TiedLinear",
+    "Train",
+    "array_module",
+    "causal_mask",
+    "clip_grad_norm",
+    "clip_grad_value",
+    "count_targets",
+    "cross_entropy",
+    "cross_entropy_inplace",
+    "device_of",
+    "gradcheck",
+    "initialize",
+    "make_schedule",
+    "mse_loss",
+    "pack",
+    "padding_mask",
+    "to_device",
+    "to_numpy",
+    "use",
+]

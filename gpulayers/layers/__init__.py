@@ -1,0 +1,52 @@
+"""One layer a file, forward and backward side by side. `layer.py` has the contract that all of them keep."""
+
+from gpulayers.layers.attention import MultiHeadAttention
+from gpulayers.layers.dropout import Dropout
+from gpulayers.layers.embedding import Embedding
+from gpulayers.layers.feedforward import FeedForward
+from gpulayers.layers.gelu import GELU
+from gpulayers.layers.layer import Layer
+from gpulayers.layers.layernorm import LayerNorm
+from gpulayers.layers.leaky_relu import LeakyReLU
+from gpulayers.layers.linear import Linear
+from gpulayers.layers.log_softmax import LogSoftmax
+from gpulayers.layers.positions import LearnedPositions, SinusoidalPositions
+from gpulayers.layers.prelu import PReLU
+from gpulayers.layers.recompute import Recompute
+from gpulayers.layers.relu import ReLU
+from gpulayers.layers.residual import Residual
+from gpulayers.layers.rmsnorm import RMSNorm
+from gpulayers.layers.rotary import Rotary
+from gpulayers.layers.sequential import Sequential
+from gpulayers.layers.sigmoid import Sigmoid
+from gpulayers.layers.silu import SiLU
+from gpulayers.layers.softmax import Softmax
+from gpulayers.layers.tanh import Tanh
+from gpulayers.layers.tied_linear import TiedLinear
+
+__all__ = [
+    "GELU",
+    "Dropout",
+    "Embedding",
+    "FeedForward",
+    "Layer",
+    "LayerNorm",
+    "LeakyReLU",
+    "LearnedPositions",
+    "Linear",
+    "LogSoftmax",
+    "MultiHeadAttention",
+    "PReLU",
+    "RMSNorm",
+    "ReLU",
+    "Recompute",
+    "Residual",
+    "Rotary",
+    "Sequential",
+    "SiLU",
+    "Sigmoid",
+    "SinusoidalPositions",
+    "Softmax",
+    "Tanh",
+    "TiedLinear",
+]

@@ -9,7 +9,8 @@ from gpulayers.step import Train
 
 
 class TiedLinear(Layer):
-    """y = x table', where `table` is the very Parameter of an `Embedding`: one array, one gradient, one pair of moments.
+    """y = x table', where `table` is the very Parameter of an `Embedding`: one array, one gradient, one pair of
+    moments.
 
     x: (..., D). y: (..., V). table: (V, D).
     saved: x.

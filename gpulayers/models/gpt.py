@@ -1,0 +1,194 @@
+"""GPT-2: a decoder-only transformer, normalised before each sub-layer, with the head tied to the token table.
+
+    x      = wte[ids] + wpe[0..T-1]
+    x      = x + attention(ln_1(x))        }  `layers` times
+    x      = x + feedforward(ln_2(x))      }
+    logits = ln_f(x) wte'
+
+Source: Radford, Wu, Child, Luan, Amodei and Sutskever, Language models are unsupervised multitask learners, 2019.
+
+Parameter names beside those of the published GPT-2 weights. The layouts are the same: weights are (in, out), the columns
+of qkv are q | k | v with the heads side by side.
+
+    wte.weight                        (vocab, dim)       wte.weight
+    wpe.weight                        (context, dim)     wpe.weight
+    blocks.i.ln_1.weight, .bias       (dim,)             h.i.ln_1.weight, .bias
+    blocks.i.attention.qkv.weight     (dim, 3 dim)       h.i.attn.c_attn.weight
+    blocks.i.attention.out.weight     (dim, dim)         h.i.attn.c_proj.weight
+    blocks.i.ln_2.weight, .bias       (dim,)             h.i.ln_2.weight, .bias
+    blocks.i.feedforward.up.weight    (dim, 4 dim)       h.i.mlp.c_fc.weight
+    blocks.i.feedforward.down.weight  (4 dim, dim)       h.i.mlp.c_proj.weight
+    ln_f.weight, .bias                (dim,)             ln_f.weight, .bias
+
+and a `.bias` beside each `.weight` of attention and feedforward.
+"""
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+
+from gpulayers import initialize
+from gpulayers.backend import Array
+from gpulayers.layers.attention import MultiHeadAttention
+from gpulayers.layers.dropout import Dropout
+from gpulayers.layers.embedding import Embedding
+from gpulayers.layers.feedforward import FeedForward
+from gpulayers.layers.layer import Layer
+from gpulayers.layers.layernorm import LayerNorm
+from gpulayers.layers.positions import LearnedPositions
+from gpulayers.layers.tied_linear import TiedLinear
+from gpulayers.step import Train
+from gpulayers.storage import FileError, StrPath, load_tensors
+
+
+@dataclasses.dataclass(frozen=True)
+class GPTConfig:
+    """Sizes of a GPT.
+
+    vocab: number of tokens. context: longest sequence. kv_heads: key/value heads, None for as many as `heads`.
+    dropout: after the embedding, on the attention weights and at the end of both sub-layers.
+    bias: in linear layers and norms. rotary: rotary positions in the attention instead of the learned table.
+    """
+
+    vocab: int
+    context: int = 128
+    layers: int = 4
+    heads: int = 4
+    dim: int = 128
+    kv_heads: int | None = None
+    dropout: float = 0.0
+    bias: bool = True
+    rotary: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("vocab", "context", "layers", "heads", "dim"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"GPTConfig: {name} must be at least 1, got {getattr(self, name)}")
+        if self.dim % self.heads:
+            raise ValueError(f"GPTConfig: heads must divide dim, got {self.heads} heads and dim {self.dim}")
+
+
+class Block(Layer):
+    """x = x + attention(ln_1(x)); x = x + feedforward(ln_2(x)).
+
+    x: (B, T, D). saved: a list with the values of the sub-layers.
+    """
+
+    def __init__(self, config: GPTConfig, rng: np.random.Generator, dtype: str) -> None:
+        c = config
+        self.ln_1 = LayerNorm(c.dim, bias=c.bias, dtype=dtype)
+        self.attention = MultiHeadAttention(
+            c.dim, c.heads, kv_heads=c.kv_heads, bias=c.bias, dropout=c.dropout, rotary=c.rotary, rng=rng, dtype=dtype
+        )
+        self.dropout = Dropout(c.dropout)
+        self.ln_2 = LayerNorm(c.dim, bias=c.bias, dtype=dtype)
+        self.feedforward = FeedForward(
+            c.dim, activation="gelu_tanh", bias=c.bias, dropout=c.dropout, rng=rng, dtype=dtype
+        )
+
+    def forward(self, x: Array, train: Train | None = None) -> tuple[Array, list[Any]]:
+        a, saved_ln_1 = self.ln_1.forward(x)
+        a, saved_attention = self.attention.forward(a, causal=True, train=train)
+        a, saved_dropout = self.dropout.forward(a, train)
+        a += x  # a projection's output: nobody else keeps it
+        f, saved_ln_2 = self.ln_2.forward(a)
+        f, saved_feedforward = self.feedforward.forward(f, train)
+        f += a
+        return f, [saved_ln_1, saved_attention, saved_dropout, saved_ln_2, saved_feedforward]
+
+    def backward(self, dy: Array, saved: list[Any]) -> Array:
+        df = self.feedforward.backward(dy, saved.pop())
+        da = self.ln_2.backward(df, saved.pop())
+        da += dy
+        dx = self.dropout.backward(da, saved.pop())
+        dx = self.attention.backward(dx, saved.pop())
+        dx = self.ln_1.backward(dx, saved.pop())
+        dx += da
+        return dx
+
+    def __call__(self, x: Array) -> Array:
+        a = self.attention(self.ln_1(x), causal=True)
+        a += x
+        f = self.feedforward(self.ln_2(a))
+        f += a
+        return f
+
+
+class GPT(Layer):
+    """Token ids to next-token logits.
+
+    ids: (B, T) integers below config.vocab, T at most config.context. logits: (B, T, vocab).
+    Initial values: GPT-2's, drawn by NumPy from `seed`. saved: a list, one entry per sub-layer.
+    `backward(dlogits, saved)` adds to every parameter's gradient and returns None, since ids have no gradient.
+    """
+
+    def __init__(self, config: GPTConfig, seed: initialize.Rng = 0, dtype: str = "float32") -> None:
+        rng = initialize.generator(seed)
+        self.config = config
+        self.wte = Embedding(config.vocab, config.dim, rng=rng, dtype=dtype)
+        self.wpe = None if config.rotary else LearnedPositions(config.context, config.dim, rng=rng, dtype=dtype)
+        self.dropout = Dropout(config.dropout)
+        self.blocks = [Block(config, rng, dtype) for _ in range(config.layers)]
+        self.ln_f = LayerNorm(config.dim, bias=config.bias, dtype=dtype)
+        self.head = TiedLinear(self.wte.weight)
+        self._initialize(rng)
+
+    def _initialize(self, rng: np.random.Generator) -> None:
+        """Matrices normal with std 0.02, the projections back into the residual smaller; biases 0; gains stay 1."""
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                parameter.data.fill(0)
+            elif parameter.data.ndim == 2:
+                into_residual = name.endswith(("attention.out.weight", "feedforward.down.weight"))
+                layers = 2 * self.config.layers if into_residual else 0
+                parameter.data[...] = initialize.gpt2(parameter.shape, rng, layers)
+
+    def _check(self, ids: Array) -> None:
+        if ids.ndim != 2 or ids.shape[1] > self.config.context:
+            raise ValueError(f"GPT takes ids of shape (B, T) with T at most {self.config.context}, got {ids.shape}")
+
+    def forward(self, ids: Array, train: Train | None = None) -> tuple[Array, list[Any]]:
+        self._check(ids)
+        saved: list[Any] = []
+        x, s = self.wte.forward(ids)  # (B, T, D)
+        saved.append(s)
+        for layer in self._trunk():
+            x, s = layer.forward(x, train)
+            saved.append(s)
+        return x, saved  # (B, T, V)
+
+    def backward(self, dy: Array, saved: list[Any]) -> None:
+        for layer in reversed(self._trunk()):
+            dy = layer.backward(dy, saved.pop())
+        self.wte.backward(dy, saved.pop())
+
+    def __call__(self, ids: Array) -> Array:
+        self._check(ids)
+        x = self.wte(ids)
+        for layer in self._trunk():
+            x = layer(x)
+        return x
+
+    def _trunk(self) -> list[Layer]:
+        """The layers after the token table, in order."""
+        positions = [] if self.wpe is None else [self.wpe]
+        return [*positions, self.dropout, *self.blocks, self.ln_f, self.head]
+
+    def save(self, path: StrPath, metadata: dict[str, str] | None = None) -> None:
+        """Weights and sizes in one safetensors file, which `load` makes into a model again."""
+        super().save(path, {"gpt_config": json.dumps(dataclasses.asdict(self.config)), **(metadata or {})})
+
+
+def load(path: StrPath, dtype: str = "float32") -> GPT:
+    """The model that `GPT.save` wrote. Raises `storage.FileError`, one sentence, for any other file."""
+    tensors, metadata = load_tensors(path)
+    if "gpt_config" not in metadata:
+        raise FileError(f"{path} holds no GPT (its metadata has no gpt_config)")
+    try:
+        model = GPT(GPTConfig(**json.loads(metadata["gpt_config"])), dtype=dtype)
+        model.load_state_dict(tensors)
+    except (TypeError, ValueError) as error:
+        raise FileError(f"{path} does not hold a whole GPT: {error}") from error
+    return model
