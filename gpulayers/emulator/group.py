@@ -1,0 +1,124 @@
+"""The state of the threads that run together: all threads of some consecutive blocks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpulayers.emulator.context import Index
+from gpulayers.emulator.errors import EmulatorError, OutOfBounds, Place
+from gpulayers.emulator.indexing import positions
+from gpulayers.emulator.races import EPOCH_SHIFT, USED, WARP_SHIFT
+from gpulayers.emulator.regions import Access, LocalRegion, Region, SharedRegion
+
+if TYPE_CHECKING:
+    from gpulayers.emulator.launch import Launch
+
+Array = np.ndarray
+
+
+class Group:
+    """Registers, shared and local memory of blocks `first` to `first + blocks - 1`, and each thread's place."""
+
+    def __init__(self, launch: Launch, first: int, blocks: int) -> None:
+        self.launch, self.first, self.blocks = launch, first, blocks
+        self.threads = threads = launch.threads
+        self.size = blocks * threads
+        number = np.arange(self.size, dtype=np.int64)
+        self.block, self.thread = number // threads, number % threads
+        self.lane = self.thread & 31
+        self.warp_start = number - self.lane  # position of lane 0
+        self.warp_width = np.minimum(32, threads - (self.thread - self.lane))  # lanes that exist in this warp
+        self.shift = launch.shift
+        self.stamp = ((self.block + first) << self.shift) | self.thread | np.int64(USED)
+        self.exited = np.zeros(self.size, bool)
+        self._make_memory()
+        self.registers = self._make_registers()
+
+    def _make_memory(self) -> None:
+        layout, launch = self.launch.layout, self.launch
+        more: list[Region] = []
+        self.shared = SharedRegion(layout.total, layout.stride, self.blocks, self.shift, layout.gaps)
+        if layout.total:
+            more.append(self.shared)
+        if launch.code.local_size:
+            more.append(LocalRegion(launch.code.local_size, self.size))
+        self.memory = launch.memory.with_regions(more) if more else launch.memory
+
+    def _make_registers(self) -> list[Array]:
+        context = self.launch.code.context
+        registers = [np.zeros(self.size, dtype) for dtype in context.dtypes]
+        for name, slot in context.specials.items():
+            registers[slot][:] = self.special(name)
+        return registers
+
+    def special(self, name: str) -> Array | int:
+        """The value of a special register."""
+        base, _, axis = name.partition(".")
+        launch = self.launch
+        if axis:
+            number = "xyz".index(axis)
+            sizes = {"%ntid": launch.block, "%nctaid": launch.grid, "%tid": launch.block, "%ctaid": launch.grid}
+            if base in ("%ntid", "%nctaid"):
+                return sizes[base][number]
+            linear = self.thread if base == "%tid" else self.block + self.first
+            x, y, _ = sizes[base]
+            return (linear % x, linear // x % y, linear // (x * y))[number]
+        simple = {
+            "%laneid": self.lane,
+            "%warpid": self.thread >> 5,
+            "%nwarpid": (self.threads + 31) // 32,
+            "%smid": 0,
+            "%nsmid": 1,
+            "%gridid": 0,
+            "%dynamic_smem_size": launch.layout.dynamic,
+            "%total_smem_size": launch.layout.total,
+            "%clock": 0,
+            "%clock64": 0,
+            "%globaltimer": 0,
+        }
+        if name in simple:
+            return simple[name]
+        bit = np.uint64(1) << self.lane.astype(np.uint64)
+        masks = {
+            "%lanemask_eq": bit,
+            "%lanemask_lt": bit - np.uint64(1),
+            "%lanemask_le": bit * np.uint64(2) - np.uint64(1),
+            "%lanemask_gt": ~(bit * np.uint64(2) - np.uint64(1)) & np.uint64(0xFFFFFFFF),
+            "%lanemask_ge": ~(bit - np.uint64(1)) & np.uint64(0xFFFFFFFF),
+        }
+        if name in masks:
+            return masks[name]
+        raise EmulatorError(f"special register {name} is not known to the emulator", kernel=launch.kernel_name)
+
+    def pass_barrier(self, index: Index) -> None:
+        """These threads have passed a block barrier."""
+        self.stamp[index] += np.int64(1 << EPOCH_SHIFT)
+
+    def pass_warp_barrier(self, index: Index) -> None:
+        """These threads have passed __syncwarp; the counter wraps within its nine bits."""
+        field = np.int64(0x1FF << WARP_SHIFT)
+        stamp = self.stamp[index]
+        self.stamp[index] = (stamp & ~field) | ((stamp + np.int64(1 << WARP_SHIFT)) & field)
+
+    def error(self, kind: type[EmulatorError], message: str, place: Place, thread: int) -> EmulatorError:
+        """An exception with kernel, block and thread; `thread` is a position in the group."""
+        launch = self.launch
+        return kind(
+            message,
+            kernel=launch.kernel_name,
+            block=launch.block_coordinates(int(self.block[thread]) + self.first),
+            thread=launch.thread_coordinates(int(self.thread[thread])),
+            place=place,
+        )
+
+    def out_of_bounds(
+        self, region: Region, outside: Array, address: Array, access: Access, index: Index
+    ) -> EmulatorError:
+        """The exception for the first lane outside."""
+        lane = int(np.flatnonzero(outside)[0])
+        thread = int(positions(index)[lane])
+        where = region.describe(self, int(address[lane]), thread)
+        message = f"out-of-bounds {access.verb} of {access.size} bytes at {where}"
+        return self.error(OutOfBounds, message, access.place, thread)

@@ -1,0 +1,235 @@
+"""The memories that a kernel can reach, each of which checks the accesses to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from gpulayers.emulator.context import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, Index
+from gpulayers.emulator.errors import DataRace, Misaligned, OutOfBounds, Place, UninitialisedRead, WriteToConstant
+from gpulayers.emulator.indexing import positions, select
+from gpulayers.emulator.races import ATOMIC, LEVEL_SHIFT, THREAD, Shadow
+
+if TYPE_CHECKING:
+    from gpulayers.emulator.group import Group
+
+Array = np.ndarray
+
+
+class Access(NamedTuple):
+    """One memory instruction: what it does, how many bytes at once, and where it stands in the source."""
+
+    size: int
+    write: bool
+    atomic: bool  # also volatile and relaxed accesses: they do not race with each other
+    place: Place
+
+    @property
+    def verb(self) -> str:
+        """For messages."""
+        return "store" if self.write and not self.atomic else "atomic" if self.atomic and self.write else "load"
+
+
+class Region:
+    """Memory with a name at an address. `data` starts at `origin`, a multiple of 16 at or below `start`."""
+
+    def __init__(self, name: str, start: int, stop: int, data: Array, read_only: bool = False) -> None:
+        self.name, self.start, self.stop, self.read_only = name, start, stop, read_only
+        self.origin = start & ~15
+        self.data = data
+        self.shadow: Shadow | None = None
+        self._views: dict[np.dtype, Array] = {}
+
+    def view(self, dtype: np.dtype) -> Array:
+        """The memory as elements of a dtype."""
+        if dtype not in self._views:
+            self._views[dtype] = self.data[: len(self.data) // dtype.itemsize * dtype.itemsize].view(dtype)
+        return self._views[dtype]
+
+    def contains(self, low: int, high: int) -> bool:
+        """Whether all bytes from `low` to below `high` are inside."""
+        return self.start <= low and high <= self.stop
+
+    def locate(self, group: Group, address: Array, access: Access, index: Index) -> Array:
+        """Byte positions in `data` of addresses, which are known to be inside."""
+        return (address - np.uint64(self.origin)).view(np.int64)
+
+    def describe(self, group: Group, address: int, thread: int) -> str:
+        """An address in words."""
+        return f"byte {address - self.start} of {self.name} ({self.stop - self.start} bytes)"
+
+    def check(self, group: Group, where: Array, address: Array, access: Access, index: Index) -> Array | None:
+        """Races. Returns lanes whose stores are harmless only if they do not change the value."""
+        if access.write and self.read_only:
+            message = f"{access.verb} to {self.name}, which the kernel takes as const"
+            raise group.error(WriteToConstant, message, access.place, int(positions(index)[0]))
+        if self.shadow is None:
+            return None
+        return self._races(group, self.shadow, where, address, access, index)
+
+    def _races(
+        self, group: Group, shadow: Shadow, where: Array, address: Array, access: Access, index: Index
+    ) -> Array | None:
+        stamp = group.stamp[index]
+        if not access.write:
+            race = shadow.load(where, access.size, stamp, access.atomic)
+            if race is not None:
+                self._report(group, race, address, access, index, "stored by", "it is loaded")
+            return None
+        races = shadow.store(where, access.size, stamp, access.atomic)
+        if races.loads is not None:
+            self._report(group, races.loads, address, access, index, "loaded by", "it is overwritten")
+        doubtful = races.together
+        if races.stores is not None:
+            if access.atomic:
+                self._report(group, races.stores, address, access, index, "stored by", "the atomic access")
+            doubtful = races.stores[0] if doubtful is None else doubtful | races.stores[0]
+        return doubtful
+
+    def _report(
+        self, group: Group, race: tuple[Array, Array], address: Array, access: Access, index: Index, did: str, then: str
+    ) -> None:
+        lane = int(np.flatnonzero(race[0])[0])
+        thread = int(positions(index)[lane])
+        other = describe_word(group, int(race[1][lane]))
+        where = self.describe(group, int(address[lane]), thread)
+        message = f"race: {access.verb} of {access.size} bytes at {where}, {did} {other}, and nothing orders the two"
+        raise group.error(DataRace, message, access.place, thread)
+
+    def report_store(self, group: Group, lanes: Array, address: Array, access: Access, index: Index) -> None:
+        """A store that changes a value which another thread stored, or stores at the same time."""
+        lane = int(np.flatnonzero(lanes)[0])
+        thread = int(positions(index)[lane])
+        where = self.describe(group, int(address[lane]), thread)
+        message = f"race: two threads store different values at {where}, and nothing orders the two"
+        raise group.error(DataRace, message, access.place, thread)
+
+
+def describe_word(group: Group, word: int) -> str:
+    """The access that a shadow word stands for."""
+    number = word & int(THREAD)
+    block, thread = number >> group.shift, number & ((1 << group.shift) - 1)
+    level = word >> LEVEL_SHIFT & 3
+    among = ("", ", among others of its warp", ", among others of its block", ", among other blocks")[level]
+    atomic = "atomically " if word & int(ATOMIC) else ""
+    return (
+        f"{atomic}block {group.launch.block_coordinates(block)} thread {group.launch.thread_coordinates(thread)}{among}"
+    )
+
+
+class SharedRegion(Region):
+    """Every block's shared memory, one behind the other; addresses are offsets within a block's own."""
+
+    def __init__(self, size: int, stride: int, blocks: int, shift: int, gaps: Array | None) -> None:
+        data = np.full(blocks * stride + 16, 0xFF, np.uint8)
+        super().__init__("shared memory", SHARED_WINDOW, SHARED_WINDOW + size, data)
+        self.size, self.stride, self.gaps = size, stride, gaps
+        self.shadow = Shadow(blocks * stride, shift)
+
+    def locate(self, group: Group, address: Array, access: Access, index: Index) -> Array:
+        offset = (address - np.uint64(SHARED_WINDOW)).view(np.int64)
+        if self.gaps is not None:
+            outside = self.gaps.take(offset) | self.gaps.take(offset + np.int64(access.size - 1))
+            if outside.any():
+                raise group.out_of_bounds(self, outside, address, access, index)
+        return offset + group.block[index] * np.int64(self.stride)
+
+    def describe(self, group: Group, address: int, thread: int) -> str:
+        offset = address - SHARED_WINDOW
+        name = group.launch.layout.name_at(offset)
+        return f"byte {offset} of shared memory ({self.size} bytes{', ' + name if name else ''})"
+
+    def check(self, group: Group, where: Array, address: Array, access: Access, index: Index) -> Array | None:
+        assert self.shadow is not None
+        if not access.write or access.atomic:
+            never = self.shadow.unwritten(where, access.size)
+            if never is not None:
+                lane = int(np.flatnonzero(never)[0])
+                thread = int(positions(index)[lane])
+                spot = self.describe(group, int(address[lane]), thread)
+                message = f"{access.verb} of {access.size} bytes at {spot}, where nothing was stored yet"
+                raise group.error(UninitialisedRead, message, access.place, thread)
+        if not group.launch.check_races:
+            self.shadow.store(where, access.size, group.stamp[index], True)
+            return None
+        return self._races(group, self.shadow, where, address, access, index)
+
+
+class LocalRegion(Region):
+    """Every thread's local memory, one behind the other."""
+
+    def __init__(self, size: int, threads: int) -> None:
+        self.stride = (size + 15) & ~15
+        super().__init__(
+            "local memory", LOCAL_WINDOW, LOCAL_WINDOW + size, np.full(threads * self.stride, 0xFF, np.uint8)
+        )
+
+    def locate(self, group: Group, address: Array, access: Access, index: Index) -> Array:
+        offset = (address - np.uint64(LOCAL_WINDOW)).view(np.int64)
+        return offset + positions(index) * np.int64(self.stride)
+
+
+class Memory:
+    """All regions, sorted by address, and the search for the one that an access meets."""
+
+    def __init__(self, regions: list[Region]) -> None:
+        self.regions = sorted(regions, key=lambda region: region.start)
+        self.starts = np.array([region.start for region in self.regions], np.uint64)
+        self.stops = np.array([region.stop for region in self.regions], np.uint64)
+
+    def with_regions(self, more: list[Region]) -> Memory:
+        """A memory with further regions."""
+        return Memory([*self.regions, *more])
+
+    def split(
+        self, group: Group, address: Array, access: Access, index: Index
+    ) -> Iterator[tuple[Region, Array, Array, Index]]:
+        """(region, byte positions, addresses, threads) for each region that the addresses meet, checked for bounds
+        and alignment."""
+        low, high = int(address.min()), int(address.max())
+        number = int(np.searchsorted(self.starts, np.uint64(low), "right")) - 1
+        if number >= 0 and self.regions[number].contains(low, high + access.size):
+            region = self.regions[number]
+            self._check_alignment(group, region, address, access, index)
+            yield region, region.locate(group, address, access, index), address, index
+            return
+        numbers = np.searchsorted(self.starts, address, "right") - 1
+        inside = (numbers >= 0) & (address + np.uint64(access.size) <= self.stops[numbers])
+        if not inside.all():
+            raise self._out_of_bounds(group, ~inside, address, access, index)
+        for one in np.unique(numbers):
+            mask = numbers == one
+            part = select(index, mask)
+            assert part is not None
+            region, chosen = self.regions[int(one)], address[mask]
+            self._check_alignment(group, region, chosen, access, part)
+            yield region, region.locate(group, chosen, access, part), chosen, part
+
+    def _check_alignment(self, group: Group, region: Region, address: Array, access: Access, index: Index) -> None:
+        if access.size == 1:
+            return
+        rest = (address & np.uint64(access.size - 1)) != 0
+        if rest.any():
+            lane = int(np.flatnonzero(rest)[0])
+            thread = int(positions(index)[lane])
+            where = region.describe(group, int(address[lane]), thread)
+            message = f"misaligned {access.verb} of {access.size} bytes at {where}"
+            raise group.error(Misaligned, message, access.place, thread)
+
+    def _out_of_bounds(self, group: Group, outside: Array, address: Array, access: Access, index: Index):
+        lane = int(np.flatnonzero(outside)[0])
+        one = int(address[lane])
+        if not self.regions:
+            message = f"{access.verb} of {access.size} bytes at address {one:#x}: the kernel was given no memory"
+            return group.error(OutOfBounds, f"out-of-bounds {message}", access.place, int(positions(index)[lane]))
+        nearest = min(self.regions, key=lambda region: max(region.start - one, one - region.stop, 0))
+        return group.out_of_bounds(nearest, outside, address, access, index)
+
+
+class ParameterRegion(Region):
+    """The kernel's parameters, the same for all threads."""
+
+    def __init__(self, data: Array) -> None:
+        super().__init__("the parameters", PARAM_WINDOW, PARAM_WINDOW + len(data), data, read_only=True)
