@@ -43,8 +43,12 @@ def _sentence(reason: str) -> str:
     )
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+def _first_line(error: BaseException) -> str:
+    """What went wrong at the bottom: CuPy wraps an ImportError in a page of advice that begins with a rule of '='."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = (line.strip() for line in str(error).splitlines())
+    return next((line for line in lines if line.strip("=- ")), type(error).__name__)
 
 
 def import_emulated() -> Any:

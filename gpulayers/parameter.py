@@ -1,11 +1,12 @@
 """Parameters, buffers, and the flat memory in which a model's parameters and gradients lie side by side."""
 
-from typing import TYPE_CHECKING, NamedTuple
+import copy
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from gpulayers.backend import Array, array_module, empty, to_device, zeros
+from gpulayers.backend import Array, array_module, empty, is_floating, to_device, zeros
 
 if TYPE_CHECKING:
     from gpulayers.layers.layer import Layer
@@ -80,6 +81,15 @@ class Parameter:
         self.data = moved(self.data, device, dtype)
         self._grad, self._grad_is_zero = None, True
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Parameter":
+        if self.flat is not None:  # the copy lies in a copy of the whole buffer
+            copy.deepcopy(self.flat, memo)
+            return memo[id(self)]
+        memo[id(self)] = clone = Parameter(self.data.copy(), self.trainable)
+        clone._grad_is_zero = self._grad_is_zero
+        clone._grad = None if self._grad is None else self._grad.copy()
+        return clone
+
     def __repr__(self) -> str:
         return f"Parameter(shape={self.shape}, dtype={self.dtype}{'' if self.trainable else ', frozen'})"
 
@@ -99,8 +109,8 @@ class Buffer:
 
 
 def moved(array: Array, device: str | None, dtype: DTypeLike | None) -> Array:
-    """`array` on `device` as `dtype`; None leaves either as it is."""
-    if dtype is not None and array.dtype != np.dtype(dtype):
+    """`array` on `device`, a floating one as `dtype`; None leaves either as it is."""
+    if dtype is not None and is_floating(array.dtype) and array.dtype != np.dtype(dtype):
         array = array.astype(dtype)
     return array if device is None else to_device(array, device)
 
@@ -132,23 +142,28 @@ class Flat:
         kinds = {(array_module(p.data), p.dtype) for _, p in named}
         if len(kinds) > 1:
             raise TypeError(f"pack: all parameters must share one device and dtype, got {sorted(map(str, kinds))}")
-        self.segments: list[Segment] = []
-        step, end = PADDING // named[0][1].dtype.itemsize, 0
-        for name, parameter in sorted(named, key=lambda item: item[1].data.ndim < 2):  # stable
-            self.segments.append(Segment(name, parameter, end, end + parameter.data.size))
-            end += -(-parameter.data.size // step) * step
-        self.size = end
-        self._grad: Array = None
-        self._adopt(named[0][1].data)
+        ordered = sorted(named, key=lambda item: item[1].data.ndim < 2)  # stable
+        gradients = [(parameter, parameter._grad) for _, parameter in named if not parameter._grad_is_zero]
+        self._lay_out(ordered, [parameter.data for _, parameter in ordered])
+        for parameter, gradient in gradients:  # of a backward pass before the optimizer was made
+            parameter.add_grad(gradient)
 
-    def _adopt(self, like: Array) -> None:
-        """Make the buffer beside `like`, copy the parameters in and turn them into views."""
-        self.data = zeros(self.size, like.dtype, like=like)
-        for _, parameter, start, stop in self.segments:
-            view = self.data[start:stop].reshape(parameter.shape)
-            view[...] = parameter.data
-            parameter.data, parameter.flat = view, self
-            parameter._grad, parameter._grad_is_zero = None, True
+    def _lay_out(self, named: list[tuple[str, Parameter]], values: list[Array]) -> None:
+        """Make the buffer beside `values`, copy them in and turn the parameters into views."""
+        dtype, end = values[0].dtype, 0
+        step = PADDING // dtype.itemsize
+        self.segments: list[Segment] = []
+        for name, parameter in named:
+            size = parameter.data.size
+            self.segments.append(Segment(name, parameter, end, end + size))
+            end += -(-size // step) * step
+        self.size = end
+        self.data = zeros(end, dtype, like=values[0])
+        self._grad: Array = None
+        for (_, parameter, start, stop), value in zip(self.segments, values, strict=True):
+            parameter.data = self.data[start:stop].reshape(value.shape)
+            parameter.data[...] = value
+            parameter.flat, parameter._grad, parameter._grad_is_zero = self, None, True
 
     def allocate_grad(self) -> None:
         """Memory for the gradients, when the first is needed: a model that only generates has none."""
@@ -172,8 +187,22 @@ class Flat:
             segment.parameter.zero_grad()
 
     def move(self, device: str | None = None, dtype: DTypeLike | None = None) -> None:
-        self._grad = None
-        self._adopt(moved(self.data, device, dtype))
+        values = [moved(parameter.data, device, dtype) for _, parameter, _, _ in self.segments]
+        self._lay_out([(name, parameter) for name, parameter, _, _ in self.segments], values)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Flat":
+        """A flat buffer of its own: copying the parameters one by one would leave them outside the new buffer."""
+        memo[id(self)] = clone = Flat.__new__(Flat)
+        for segment in self.segments:
+            memo[id(segment.parameter)] = Parameter(segment.parameter.data, segment.parameter.trainable)
+        named = [(name, memo[id(parameter)]) for name, parameter, _, _ in self.segments]
+        clone._lay_out(named, [parameter.data for _, parameter, _, _ in self.segments])
+        if self._grad is not None:
+            clone.allocate_grad()
+            clone._grad[...] = self._grad
+            for (_, new), (_, old, _, _) in zip(named, self.segments, strict=True):
+                new._grad_is_zero = old._grad_is_zero
+        return clone
 
 
 def pack(model: "Layer") -> Flat:

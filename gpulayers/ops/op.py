@@ -36,7 +36,7 @@ class Op:
         arrays = [a for a in (*args, *kwargs.values()) if is_array(a)]
         xp = array_module(*arrays)
         dtype = next((a.dtype for a in arrays if is_floating(a.dtype)), None)
-        if dtype == np.float64 or (xp is np and dtype not in (None, np.float32)):
+        if dtype == np.float64 or (xp is np and dtype is not None and dtype != np.float32):
             return self.reference
         return (self.cpu if xp is np else self.cuda) or self.reference
 
