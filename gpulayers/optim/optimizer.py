@@ -33,7 +33,8 @@ class Optimizer:
     threads: for the update on the CPU; the result does not depend on it.
 
     A step whose gradient norm is NaN or infinite, or so large that it would make a parameter or a moment infinite, is
-    skipped: parameters, moments and the count of applied updates keep every bit, `skipped` goes up by one. Counters live on the device; reading one on a GPU waits for the step.
+    skipped: parameters, moments and the count of applied updates keep every bit, `skipped` goes up by one. The
+    counters live on the device; reading one on a GPU waits for the step.
     """
 
     moments: tuple[str, ...] = ()  # names of the buffers in the checkpoint
@@ -76,6 +77,7 @@ class Optimizer:
     def _make_arrays(self) -> None:
         data = self.flat.data
         dtype = wide(data.dtype)
+        self._place = self._place_now()
         self._moments = {name: zeros(data.size, dtype, like=data) for name in self.moments}
         self._control = zeros(CONTROL_SIZE, dtype, like=data)
         self._counters = zeros(2, np.int64, like=data)  # applied, skipped
@@ -168,12 +170,16 @@ class Optimizer:
         return math.sqrt(largest) if self.squares else largest
 
     def _check_place(self) -> None:
-        data, mine = self.flat.data, self._control
-        if device_of(data) != device_of(mine) or wide(data.dtype) != mine.dtype:
+        place = self._place_now()
+        if place != self._place:
             raise RuntimeError(
-                f"{type(self).__name__}: the model is {data.dtype} on {device_of(data)} now; "
+                f"{type(self).__name__}: the model was {' on '.join(self._place)} and is {' on '.join(place)} now; "
                 "make the optimizer after model.to(...)"
             )
+
+    def _place_now(self) -> tuple[str, str]:
+        """dtype and device of the model."""
+        return str(self.flat.data.dtype), device_of(self.flat.data)
 
     # ------------------------------------------------------------------------------------------------ what happened
 

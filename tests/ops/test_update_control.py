@@ -1,0 +1,93 @@
+import math
+
+import numpy as np
+import pytest
+from contract import check_signatures
+
+from gpulayers.ops.update_control import CONTROL_SIZE, Control, update_control
+
+
+def run(body, total=25.0, count=1.0, applied=0, rates=(0.1,), clipped=None, dtype="float32", **options):
+    """(control, counters, norm) after one call."""
+    control, counters, norm = np.full(CONTROL_SIZE, 7, dtype), np.array([applied, 3]), np.zeros(1)
+    totals = np.array([total * 0.25, total * 0.75])
+    clipped_totals = None if clipped is None else np.array([clipped])
+    body(control, counters, norm, totals, clipped_totals, np.array([count]), np.array(rates, dtype), **options)
+    return Control(*control.tolist()), counters.tolist(), norm[0]
+
+
+BODIES = pytest.mark.parametrize("body", update_control.bodies.values(), ids=update_control.bodies.keys())
+
+
+def test_signatures():
+    check_signatures(update_control)
+
+
+@BODIES
+def test_plain(body):
+    control, counters, norm = run(body)
+    assert control == Control(1, 1, math.inf, np.float32(0.1), 1, 1)
+    assert counters == [1, 3]
+    assert norm == 5
+
+
+@BODIES
+@pytest.mark.parametrize(("count", "divisor"), [(2, 2), (1, 1), (0, 1), (0.5, 0.5)])
+def test_count_divides(body, count, divisor):
+    control, _, norm = run(body, count=count)
+    assert control.scale == 1 / divisor
+    assert norm == 5 / divisor
+
+
+@BODIES
+@pytest.mark.parametrize(("total", "scale"), [(25, 0.2), (1, 1), (0.25, 1), (0, 1)])
+def test_clip_norm(body, total, scale):
+    assert run(body, total, clip_norm=1.0)[0].scale == pytest.approx(scale)
+
+
+@BODIES
+def test_clip_value_comes_before_clip_norm(body):
+    # gradient [3, 4] limited to 2 is [2, 2], norm sqrt(8); the update computes clip(scale g, -limit, limit)
+    control, _, norm = run(body, clipped=8.0, clip_value=2.0, clip_norm=1.0)
+    assert norm == 5
+    got = np.clip(np.array([3, 4]) * control.scale, -control.limit, control.limit)
+    assert got == pytest.approx(np.array([2, 2]) / math.sqrt(8))
+
+
+@BODIES
+@pytest.mark.parametrize(("total", "count"), [(math.nan, 1), (math.inf, 1), (25, math.nan), (25, -1)])
+@pytest.mark.parametrize("options", [{}, {"clip_norm": 1.0}, {"clip_value": 1.0}])
+def test_skip(body, total, count, options):
+    control, counters, norm = run(body, total, count, applied=4, **options)
+    assert control == Control(0, 0, 0, 0, 0, 0)
+    assert counters == [4, 4]
+    assert not 0 <= norm < math.inf
+
+
+@BODIES
+@pytest.mark.parametrize(
+    ("options", "applied"),
+    [({}, 0), ({"clip_norm": 1.0}, 1), ({"clip_value": 1.0}, 1), ({"clip_norm": 11.0}, 0), ({"clip_value": 11.0}, 0)],
+)
+def test_what_is_left_must_fit(body, options, applied):
+    assert run(body, total=1e4, largest=10.0, **options)[0].apply == applied
+
+
+@BODIES
+def test_rates_beyond_the_end_are_the_last(body):
+    found = [run(body, applied=k, rates=(3, 2, 1))[0].rate for k in range(5)]
+    assert found == [3, 2, 1, 1, 1]
+
+
+@BODIES
+def test_bias_corrections(body):
+    for applied in (0, 1, 999, 10**6):
+        control = run(body, applied=applied, beta1=0.9, beta2=0.999, dtype="float64")[0]
+        assert control.correction1 == pytest.approx(1 - 0.9 ** (applied + 1), rel=1e-14)
+        assert control.correction2 == pytest.approx(1 - 0.999 ** (applied + 1), rel=1e-14)
+
+
+def test_many_updates_do_not_lose_the_count():
+    """A float32 counter would stop at 2^24."""
+    _, counters, _ = run(update_control, applied=1 << 24)
+    assert counters[0] == (1 << 24) + 1
