@@ -134,7 +134,7 @@ class _Check:
         return (8 * (values[1] - values[-1]) - (values[2] - values[-2])) / (12 * step)
 
     def _error(self, gradients: list[np.ndarray], directions: list[np.ndarray], tolerance: float) -> float:
-        products = [g * u for g, u in zip(gradients, directions, strict=True)]
+        products = [g * u for g, u in zip(gradients, directions, strict=True) if u.any()]  # NaN * 0 would accuse all
         analytic = float(sum(p.sum() for p in products))
         # The sum may nearly cancel by chance: then its terms, not the sum, say what a large error is.
         typical = float(np.sqrt(sum((p * p).sum() for p in products)))
@@ -171,6 +171,8 @@ class _Check:
             index = np.unravel_index(flat_index, gradient.shape)
             one[i][index] = 1
             analytic, numeric = float(gradient[index]), self._difference(one, STEPS[-1])
+            if np.isnan(analytic) or np.isnan(numeric):
+                return tuple(int(k) for k in index), analytic, numeric
             if not abs(analytic - numeric) <= abs(worst[1] - worst[2]):
                 worst = (tuple(int(k) for k in index), analytic, numeric)
         return worst

@@ -1,7 +1,7 @@
 """A tiny stand-in for CuPy: arrays of another module that refuse to meet NumPy's, as CuPy's do."""
 
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -51,9 +51,7 @@ def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> Any:
     cupy.empty = lambda shape, dtype: ndarray(np.empty(shape, dtype))
     cupy.zeros = lambda shape: np.zeros(shape)  # the first call on the device, only to see that it answers
     cupy.asarray = lambda x: x if isinstance(x, ndarray) else ndarray(np.array(x))
-    cupy.cuda = ModuleType("cupy.cuda")
-    cupy.cuda.runtime = ModuleType("cupy.cuda.runtime")
-    cupy.cuda.runtime.getDeviceCount = lambda: devices
+    cupy.cuda = SimpleNamespace(runtime=SimpleNamespace(getDeviceCount=lambda: devices))
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     import_cupy.cache_clear()
     return cupy

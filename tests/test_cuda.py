@@ -1,0 +1,161 @@
+"""H25 (cupy #1790): a machine without CuPy, without a driver, or with one that fails, says so once and works on."""
+
+import subprocess
+import sys
+
+import fake_cupy
+import numpy as np
+import pytest
+
+import gpulayers.cuda
+from gpulayers.backend import use
+from gpulayers.cuda import GPUUnavailable, import_cupy, launch
+from gpulayers.layers.linear import Linear
+
+REMEDY = r": install an NVIDIA driver and the wheel .*'gpulayers\[cuda12\]'.*, or choose the numpy backend$"
+
+WRAPPED = '''
+try:
+    raise ImportError("libcuda.so.1: cannot open shared object file")
+except ImportError as error:
+    raise ImportError("""
+================================================================
+Failed to import CuPy.
+================================================================
+""") from error
+'''
+
+FIRST_CALL = """
+class cuda:
+    class runtime:
+        def getDeviceCount():
+            raise RuntimeError("cudaErrorInsufficientDriver: CUDA driver version is insufficient")
+"""
+
+NO_DEVICE = "class cuda:\n    class runtime:\n        getDeviceCount = staticmethod(lambda: 0)\n"
+
+KERNEL_FAILS = """
+class cuda:
+    class runtime:
+        getDeviceCount = staticmethod(lambda: 1)
+def zeros(shape):
+    raise ValueError()
+"""
+
+CASES = [
+    ("raise ModuleNotFoundError(\"No module named 'cupy'\", name='cupy')", "CuPy is not installed"),
+    ("import no_such_backend", r"CuPy cannot be imported \(No module named 'no_such_backend'\)"),
+    (WRAPPED, r"CuPy cannot be imported \(libcuda\.so\.1: cannot open shared object file\)"),
+    ("raise OSError('bad wheel')", r"CuPy cannot be imported \(bad wheel\)"),
+    (FIRST_CALL, r"the CUDA device does not answer \(cudaErrorInsufficientDriver: CUDA driver version .*\)"),
+    (KERNEL_FAILS, r"the CUDA device does not answer \(ValueError\)"),
+    (NO_DEVICE, "CuPy finds no CUDA device"),
+]
+
+
+@pytest.mark.parametrize(("source", "reason"), CASES)
+def test_one_sentence_and_the_cpu_works_on(source, reason, tmp_path, monkeypatch):
+    (tmp_path / "cupy.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    import_cupy.cache_clear()
+    try:
+        for _ in range(2):  # the same sentence again, not another error
+            with pytest.raises(GPUUnavailable, match=f"^no GPU can be used because {reason}{REMEDY}") as caught:
+                use("cupy")
+            assert "\n" not in str(caught.value)
+        with pytest.raises(GPUUnavailable):
+            Linear(3, 2, rng=0).to("cupy")
+        layer = Linear(3, 2, rng=0)
+        y, saved = layer.forward(np.ones((4, 3), np.float32))
+        assert layer.backward(y, saved).shape == (4, 3)
+    finally:
+        import_cupy.cache_clear()
+        sys.modules.pop("cupy", None)
+
+
+def test_a_failed_move_changes_nothing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    import_cupy.cache_clear()
+    layer = Linear(3, 2, rng=0)
+    before = layer.state_dict()
+    with pytest.raises(GPUUnavailable):
+        layer.to("cupy")
+    assert all(np.array_equal(array, before[name]) for name, array in layer.state_dict().items())
+
+
+def test_importing_the_library_never_imports_cupy(tmp_path):
+    (tmp_path / "cupy.py").write_text("raise SystemExit('somebody imported cupy')")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import gpulayers, numpy as np\n" + (
+        "from gpulayers.layers.linear import Linear\n"
+        "y, saved = Linear(3, 2).forward(np.ones((1, 3), 'f4')); assert 'cupy' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_cupy_that_works_is_used(monkeypatch):
+    cupy = fake_cupy.install(monkeypatch)
+    assert use("cupy") is cupy
+    import_cupy.cache_clear()
+
+
+# ------------------------------------------------------------------------------------------------- launch
+
+
+class Kernel:
+    """Records its launches; `max_dynamic_shared_size_bytes` is set as CuPy's is."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple] = []
+
+    def __call__(self, grid, block, args, shared_mem):
+        self.calls.append((grid, block, args, shared_mem))
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    kernel = Kernel()
+
+    class Module:
+        def get_function(self, name):
+            assert name == "scale"
+            return kernel
+
+    monkeypatch.setattr(gpulayers.cuda, "_module", lambda xp, source, storage: Module())
+    return kernel
+
+
+def test_launch_passes_arrays_null_pointers_and_exact_scalars(kernel):
+    x = np.zeros(4, np.float32)
+    args = (x, None, np.float32(2), np.int64(4))
+    launch("scale", "scale", (1,), (128,), args, shared=100_000)
+    assert kernel.calls == [((1,), (128,), args, 100_000)]
+    assert kernel.max_dynamic_shared_size_bytes == 100_000
+
+
+@pytest.mark.parametrize("scalar", [2.0, 2, True])
+def test_h10_launch_refuses_bare_python_numbers(kernel, scalar):
+    """cupy #8485: a Python float is 8 bytes, of which a `float` parameter would read the wrong four."""
+    with pytest.raises(TypeError, match=f"scale: argument 1 is a {type(scalar).__name__}; wrap it to its C type"):
+        launch("scale", "scale", (1,), (128,), (np.zeros(4, np.float32), scalar))
+    assert not kernel.calls
+
+
+def test_h09_launch_refuses_views(kernel):
+    """cupy #9233: a raw kernel would read a transposed view in storage order."""
+    for view in (np.zeros((2, 3)).T, np.zeros((4, 3))[::2], np.zeros((4, 3))[:, 1:]):
+        with pytest.raises(ValueError, match="scale: argument 0 is not contiguous, strides"):
+            launch("scale", "scale", (1,), (128,), (view,))
+    assert not kernel.calls
+
+
+def test_h13_an_empty_grid_is_nothing_to_do(kernel):
+    launch("scale", "scale", (0, 1), (128,), (np.zeros((0, 4), np.float32),))
+    assert not kernel.calls
+
+
+# ------------------------------------------------------------------------------------------------- sources
+
+
+def test_the_kernel_folder_is_found():
+    assert (gpulayers.cuda.kernel_folder() / "common.cuh").is_file()
