@@ -1,0 +1,45 @@
+"""cross_entropy and mse_loss against PyTorch, every combination of options."""
+
+import itertools
+
+import numpy as np
+import pytest
+from outside import DTYPES, case, cast, close, load
+
+from gpulayers.ops.cross_entropy import cross_entropy, cross_entropy_inplace
+from gpulayers.ops.mse import mse_loss
+
+IGNORED, WEIGHTED, SMOOTHING, Z_LOSS = (None, 2, -100), (False, True), (0.0, 0.1), (0.0, 1e-3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("loss", [cross_entropy, cross_entropy_inplace])
+def test_cross_entropy(loss, reduction, dtype):
+    file = load("losses")
+    for ignored, weighted, smoothing, z_loss in itertools.product(IGNORED, WEIGHTED, SMOOTHING, Z_LOSS):
+        targets = file["targets"].copy()
+        if ignored == -100:
+            targets[[3, 8]] = -100
+        name = f"ce ignore={ignored} weight={weighted} smoothing={smoothing} z={z_loss} "
+        found, dlogits = loss(
+            file["logits"].astype(dtype),
+            targets,
+            ignore_index=-100 if ignored is None else ignored,
+            weight=file["weight"].astype(dtype) if weighted else None,
+            label_smoothing=smoothing,
+            z_loss=z_loss,
+            reduction=reduction,
+        )
+        close(found, file[f"{name}{reduction}/loss"], dtype)
+        close(dlogits, file[f"{name}{'none' if reduction == 'sum' else reduction}/dlogits"], dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_mse_loss(reduction, dtype):
+    wanted = case("losses", f"mse {reduction}")
+    x, target = (cast(a, dtype) for a in wanted.inputs)
+    loss, dx = mse_loss(x, target, reduction=reduction)
+    close(loss, wanted.y, dtype)
+    close(np.asarray(cast(wanted.dy, dtype)) * dx, wanted.input_gradients[0], dtype)
