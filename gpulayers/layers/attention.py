@@ -47,7 +47,8 @@ class MultiHeadAttention(Layer):
     query, y: (B, T, dim). key: (B, S, kdim). value: (B, S, vdim).
     heads: H. kv_heads: K, of which each serves H / K query heads. head_dim: d of queries and keys. value_head_dim: of
     values. qkv.weight: (dim, H d + K d + K dv): columns of q, then k, then v, head after head. out.weight: (H dv, dim).
-    Initial values as `Linear`; `init(shape, rng)` for the projections in, `out_init` for the one out.
+    Initial values as PyTorch: Xavier uniform into the heads, `Linear`'s out of them, biases 0; `init(shape, rng)`
+    replaces both, `out_init` the one out.
     hide: boolean mask, True hides, broadcastable to (B, H, T, S) (`masks.padding_mask`, `masks.causal_mask`). causal:
     hides the future, the last query sees all keys. A query that sees no key gets zeros (and then out.bias).
     dropout: probability to drop a weight, in training. rotary: turns q and k by their positions (self-attention only).
@@ -95,9 +96,15 @@ class MultiHeadAttention(Layer):
         self.scale = self.head_dim**-0.5
         rng = initialize.generator(rng)
 
+        def linear(size: int, width: int, init: Init | None) -> Linear:
+            layer = Linear(size, width, bias, init=init, rng=rng, dtype=dtype)
+            if layer.bias is not None:
+                layer.bias.data[...] = 0
+            return layer
+
         def projection(size: int, parts: str) -> Linear:
             width = sum(count * channels for count, channels in map(self._heads_of, parts))
-            return Linear(size, width, bias, init=init, rng=rng, dtype=dtype)
+            return linear(size, width, init or initialize.xavier_uniform)
 
         if kdim is None:
             self.inputs = ("qkv",)  # one name per input of forward; its letters say what is projected from it
@@ -108,7 +115,7 @@ class MultiHeadAttention(Layer):
         else:
             self.inputs = ("q", "k", "v")
             self.q, self.k, self.v = projection(dim, "q"), projection(kdim, "k"), projection(vdim, "v")
-        self.out = Linear(heads * self.value_head_dim, dim, bias, init=out_init or init, rng=rng, dtype=dtype)
+        self.out = linear(heads * self.value_head_dim, dim, out_init or init)
 
     def __call__(
         self,

@@ -6,15 +6,18 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gpulayers import initialize
-from gpulayers.backend import Array, device_of, to_device
+from gpulayers.backend import Array, device_of, is_floating, to_device
 from gpulayers.initialize import Init, Rng
 from gpulayers.layers.layer import Layer, floating_like
+from gpulayers.ops.add import add
 from gpulayers.ops.matmul import sum_rows
 from gpulayers.parameter import Parameter
 from gpulayers.step import Train
 
 
 def _check(x: Array, dim: int, who: str) -> None:
+    if not is_floating(x.dtype):
+        raise TypeError(f"{who} takes a floating input, got {x.dtype}")
     if x.ndim != 3 or x.shape[-1] != dim:
         raise ValueError(f"{who} takes an input of shape (B, T, {dim}), got {x.shape}")
 
@@ -42,7 +45,7 @@ class LearnedPositions(Layer):
         if not 0 <= start <= self.context - x.shape[1]:
             last = start + x.shape[1] - 1
             raise ValueError(f"LearnedPositions: positions {start}..{last} do not fit in a context of {self.context}")
-        return x + self.weight.data[start : start + x.shape[1]], start
+        return add(x, self.weight.data[start : start + x.shape[1]]), start
 
     def backward(self, dy: Array, saved: int) -> Array:
         B, T, D = dy.shape
@@ -67,7 +70,7 @@ class SinusoidalPositions(Layer):
         _check(x, self.dim, "SinusoidalPositions")
         stop = start + x.shape[1]
         capacity = 1 << max(0, stop - 1).bit_length()  # rounded up, so that few tables serve all lengths
-        return x + _sinusoids(capacity, self.dim, self.base, x.dtype, device_of(x))[start:stop], None
+        return add(x, _sinusoids(capacity, self.dim, self.base, x.dtype, device_of(x))[start:stop]), None
 
     def backward(self, dy: Array, saved: None) -> Array:
         return dy

@@ -1,6 +1,6 @@
 """Rotary: positions as rotations of queries and keys."""
 
-from gpulayers.backend import Array
+from gpulayers.backend import Array, is_floating
 from gpulayers.layers.layer import Layer, last_axis
 from gpulayers.ops.rotary import rotary, rotary_tables
 from gpulayers.step import Train
@@ -22,6 +22,8 @@ class Rotary(Layer):
 
     def forward(self, x: Array, train: Train | None = None, *, start: int = 0) -> tuple[Array, int]:
         last_axis(x, self.dim, "Rotary")
+        if not is_floating(x.dtype):
+            raise TypeError(f"Rotary takes a floating input, got {x.dtype}")
         if x.ndim != 4:
             raise ValueError(f"Rotary takes an input of shape (B, T, H, {self.dim}), got {x.shape}")
         cos, sin = rotary_tables(x.shape[1], self.dim, self.base, like=x, start=start)

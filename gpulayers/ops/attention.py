@@ -28,15 +28,7 @@ from gpulayers.step import Key
 
 
 def _forward_reference(
-    q: Array,
-    k: Array,
-    v: Array,
-    hide: Array,
-    causal: bool,
-    scale: float,
-    p: float,
-    key: Key | None,
-    save: bool = True,
+    q: Array, k: Array, v: Array, hide: Array, causal: bool, scale: float, p: float, key: Key | None, save: bool = True
 ) -> tuple[Array, Array, Array]:
     """q: (B, T, H, d). k: (B, S, K, d). v: (B, S, K, dv). Any of them may be strided views; H is a multiple of K.
 
@@ -70,8 +62,11 @@ def _blank_unseen(x: Array, hide: Array) -> Array:
     """
     if hide is None:
         return x
+    xp = array_module(x, hide)
     unseen = hide.all(axis=(1, 2))  # (B or 1, S or 1)
-    return array_module(x, hide).where(unseen[:, :, None, None], x.dtype.type(0), x)
+    if xp is np and not unseen.any():  # on a GPU the question would cost a wait
+        return x
+    return xp.where(unseen[:, :, None, None], x.dtype.type(0), x)
 
 
 def _keep_factor(key: Key | None, p: float, weights: Array) -> Array:
@@ -177,30 +172,18 @@ def _keep_sample(key: Key | None, p: float, n: int, shape: tuple[int, ...]) -> n
     return (bits >= keep_threshold(p)).reshape(shape)
 
 
-def _finite_unseen(x: np.ndarray, hide: Array) -> np.ndarray:
-    return x if hide is None or np.isfinite(x).all() else _blank_unseen(x, hide)
-
-
 def _forward_cpu(
-    q: Array,
-    k: Array,
-    v: Array,
-    hide: Array,
-    causal: bool,
-    scale: float,
-    p: float,
-    key: Key | None,
-    save: bool = True,
+    q: Array, k: Array, v: Array, hide: Array, causal: bool, scale: float, p: float, key: Key | None, save: bool = True
 ) -> tuple[Array, Array, Array]:
     (B, T, H, _), (_, S, K, dv) = q.shape, v.shape
-    k, v = _finite_unseen(k, hide), _finite_unseen(v, hide)
+    k, v = _blank_unseen(k, hide), _blank_unseen(v, hide)
     out = empty((B, T, H, dv), q.dtype, like=q)
     weights = empty((B if save else 1, H, T, S), q.dtype, like=q)
     inverse = np.zeros((B, H, T), q.dtype)
     if S == 0:
         out.fill(0)
     samples = B if T and S else 0
-    with np.errstate(invalid="ignore"):  # inf - inf in a hidden score; a visible NaN comes out as NaN anyway
+    with np.errstate(invalid="ignore", over="ignore"):  # of hidden scores; what is visible comes out as NaN anyway
         for n, bias in enumerate(_biases(hide, causal, samples, T, S, K, q.dtype)):
             w = weights[n if save else 0].reshape(K, H // K, T, S)
             keep = _keep_sample(key, p, n, w.shape)
@@ -255,7 +238,7 @@ def _backward_cpu(
     dv: Array,
 ) -> tuple[Array, Array, Array]:
     (B, T, H, _), (_, S, K, _) = q.shape, v.shape
-    k, v = _finite_unseen(k, hide), _finite_unseen(v, hide)
+    k, v = _blank_unseen(k, hide), _blank_unseen(v, hide)
     if T == 0 or S == 0:
         for gradient in (dq, dk, dv):
             gradient[...] = 0

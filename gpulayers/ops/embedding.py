@@ -7,16 +7,18 @@ The additions have a fixed order, so that the same step gives the same bits.
 
 import numpy as np
 
-from gpulayers.backend import Array, array_module, empty, wide
+from gpulayers.backend import Array, array_module, empty, is_array, wide
 from gpulayers.ops.op import Op
 from gpulayers.parameter import Parameter
 
 
 def check_ids(ids: Array, size: int, who: str) -> None:
     """Refuse ids that are no integers (TypeError) or outside 0..size - 1 (ValueError naming the first of them)."""
+    if not is_array(ids) or ids.dtype.kind not in "iu":
+        raise TypeError(
+            f"{who} takes an array of integer ids, got {ids.dtype if is_array(ids) else type(ids).__name__}"
+        )
     xp = array_module(ids)
-    if ids.dtype.kind not in "iu":
-        raise TypeError(f"{who} takes integer ids, got {ids.dtype}")
     if ids.size == 0 or (ids.min() >= 0 and ids.max() < size):
         return
     position = tuple(int(axis[0]) for axis in xp.nonzero((ids < 0) | (ids >= size)))
@@ -25,12 +27,12 @@ def check_ids(ids: Array, size: int, who: str) -> None:
 
 def _forward_reference(ids: Array, table: Array) -> Array:
     """ids: (...), integers. table: (V, D). Returns y (..., D). Raises as `check_ids`."""
-    check_ids(ids, len(table), "embedding")
+    check_ids(ids, len(table), "Embedding")
     return table[ids]
 
 
 def _forward_cpu(ids: Array, table: Array) -> Array:
-    check_ids(ids, len(table), "embedding")
+    check_ids(ids, len(table), "Embedding")
     y = empty((*ids.shape, table.shape[1]), table.dtype, like=table)
     if ids.size:
         np.take(table, ids, axis=0, out=y, mode="clip")  # the other modes buffer the output; the ids are checked

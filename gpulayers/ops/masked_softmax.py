@@ -30,12 +30,14 @@ def hidden_entries(hide: Array, causal: bool, queries: int, keys: int, like: Arr
 def _forward_reference(scores: Array, hide: Array, scale: float, causal: bool) -> Array:
     """scores: (B, H, T, S). hide: boolean, broadcastable to it, or None. scale > 0. Returns weights like scores."""
     xp = array_module(scores, hide)
+    if scores.shape[-1] == 0:
+        return xp.zeros(scores.shape, scores.dtype)
     z = scores.astype(wide(scores.dtype))
     hidden = hidden_entries(hide, causal, *scores.shape[-2:], like=scores)
     if hidden is not None:
         z = xp.where(hidden, xp.asarray(-np.inf, z.dtype), z)
     z = z * scale
-    largest = z.max(axis=-1, keepdims=True, initial=-np.inf)
+    largest = z.max(axis=-1, keepdims=True)
     z = xp.exp(z - xp.where(largest == -np.inf, 0, largest))  # a row without a visible entry: exp(-inf) = 0
     total = z.sum(axis=-1, keepdims=True)
     return (z / xp.where(total == 0, 1, total)).astype(scores.dtype)

@@ -39,6 +39,7 @@ def test_cross_attention(queries, keys, options, rng):
 
 def test_against_explicit_formulas(rng):
     layer = MultiHeadAttention(6, 2, rng=0).to(dtype="float64")
+    layer.qkv.bias.data[...] = rng.normal(size=18)
     x = rng.normal(size=(2, 5, 6))
     q, k, v = np.split(x @ layer.qkv.weight.data + layer.qkv.bias.data, 3, axis=-1)
     heads = []
@@ -70,6 +71,7 @@ def test_weights_are_normalised(mode, rng):
 def test_a_query_that_sees_nothing_gets_the_bias(rng):
     """Reported case H05 (pytorch #103963)."""
     layer = MultiHeadAttention(4, 2, rng=0)
+    layer.out.bias.data[...] = rng.normal(size=4)
     x = rng.normal(size=(2, 3, 4)).astype(np.float32)
     y, saved = layer.forward(x, hide=padding_mask(lengths=[3, 0]))
     assert np.array_equal(y[1], np.broadcast_to(layer.out.bias.data, (3, 4)))
@@ -160,3 +162,15 @@ def test_bad_inputs_are_one_sentence():
         cross(x, x[..., :3], np.zeros((2, 4, 5), np.float32))
     with pytest.raises(ValueError, match=r"broadcasts to \(B, H, T, S\) = \(2, 2, 3, 3\), got \(2, 5\)"):
         layer(x, hide=np.zeros((2, 5), bool))
+
+
+def test_default_initial_values():
+    """As torch.nn.MultiheadAttention: Xavier uniform in, 1 / sqrt(dim) out, biases 0."""
+    layer = MultiHeadAttention(64, 4, rng=0)
+    assert np.isclose(np.abs(layer.qkv.weight.data).max(), np.sqrt(6 / (64 + 192)), rtol=1e-3)
+    assert np.isclose(np.abs(layer.out.weight.data).max(), 1 / 8, rtol=1e-3)
+    assert not layer.qkv.bias.data.any()
+    assert not layer.out.bias.data.any()
+    own = MultiHeadAttention(4, 2, init=lambda shape, rng: np.ones(shape), out_init=lambda shape, rng: np.zeros(shape))
+    assert own.qkv.weight.data.all()
+    assert not own.out.weight.data.any()

@@ -90,8 +90,10 @@ def test_errors_are_one_sentence():
     layer = Embedding(5, 2, rng=0)
     with pytest.raises(ValueError, match=r"^Embedding: the id at position \(0, 1\) is 5, outside 0\.\.4$"):
         layer(np.array([[0, 5]]))
-    with pytest.raises(TypeError, match=r"^Embedding takes integer ids, got float32$"):
+    with pytest.raises(TypeError, match=r"^Embedding takes an array of integer ids, got float32$"):
         layer(np.zeros(2, np.float32))
+    with pytest.raises(TypeError, match=r"^Embedding takes an array of integer ids, got list$"):
+        layer([1, 2])
     with pytest.raises(ValueError, match="padding_idx 5 is outside the 5 embeddings"):
         Embedding(5, 2, padding_idx=5)
 

@@ -63,3 +63,10 @@ def test_rotary_scores_depend_on_the_difference_of_positions(rng):
 def test_wrong_shape_is_one_sentence(layer):
     with pytest.raises(ValueError, match=r"takes an input of shape \(B, T, 2\), got \(3, 2\)"):
         layer(np.zeros((3, 2), np.float32))
+
+
+def test_integers_are_refused():
+    with pytest.raises(TypeError, match="SinusoidalPositions takes a floating input, got int64"):
+        SinusoidalPositions(2)(np.zeros((1, 3, 2), np.int64))
+    with pytest.raises(TypeError, match="Rotary takes a floating input, got int64"):
+        Rotary(2)(np.zeros((1, 3, 1, 2), np.int64))

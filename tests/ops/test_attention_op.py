@@ -121,7 +121,7 @@ def test_rows_far_below_the_largest_score(rng):
 
 
 @pytest.mark.parametrize("body", ["reference", "cpu"])
-@pytest.mark.parametrize("poison", [np.nan, np.inf, 1e38])
+@pytest.mark.parametrize("poison", [np.nan, np.inf, 3e38])
 def test_padding_never_matters(body, poison, rng):
     """Whatever lies in keys and values that no query sees."""
     q, k, v, dout = inputs((2, 5, 6, 2, 1, 4, 4), rng)

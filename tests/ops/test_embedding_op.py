@@ -64,5 +64,5 @@ def test_ids_out_of_range(dtype):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.bool_])
 def test_ids_are_integers(dtype):
-    with pytest.raises(TypeError, match="X takes integer ids, got"):
+    with pytest.raises(TypeError, match="X takes an array of integer ids, got"):
         check_ids(np.zeros(3, dtype), 5, "X")
