@@ -6,6 +6,7 @@ Exit status: 0; 2 with one line on stderr for whatever the user can put right; 1
 143 after Ctrl-C and SIGTERM.
 """
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -20,13 +21,13 @@ from gpulayers.training.loop import TrainingError
 from gpulayers.training.options import ConfigError, suggestion
 
 COMMANDS = {"train": train, "generate": generate, "evaluate": evaluate}
-EXPECTED = (UsageError, ConfigError, DataError, FileError, GPUUnavailable)
+EXPECTED = (UsageError, ConfigError, DataError, FileError, GPUUnavailable, FloatingPointError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a model may write characters that the terminal has not
     try:
         status = command(list(sys.argv[1:] if arguments is None else arguments))

@@ -7,11 +7,11 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from gpulayers.cli.arguments import Parser, add_options, given
-from gpulayers.data import DataError, encode_split, load_corpus
+from gpulayers.data import DataError, encode_split, load_corpus, validation_windows
 from gpulayers.training.evaluate import evaluate
 from gpulayers.training.options import option
 from gpulayers.training.run import Saved, open_saved
-from gpulayers.training.tasks import windows
+from gpulayers.training.tasks import validation_batches
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ def add_parser(commands: Any, words: list[str]) -> Parser:
 def run(namespace: argparse.Namespace) -> int:
     options = EvaluateOptions(**given(namespace, "evaluate", EvaluateOptions()))
     saved = open_saved(namespace.run, options.checkpoint, options.backend)
-    name, tokens = whole_files(saved, options.files) if options.files else validation_part(saved)
+    name, batches = whole_files(saved, options.files) if options.files else validation_part(saved)
     with threadpool_limits(options.threads or saved.config.training.threads, "blas"):
-        result = evaluate(saved.model, windows(tokens, saved.config), saved.tokenizer)
+        result = evaluate(saved.model, batches, saved.tokenizer)
     print(f"checkpoint      {saved.path} (step {saved.step})")
     print(f"text            {name}")
     print(f"tokens          {result.tokens}")
@@ -55,14 +55,16 @@ def run(namespace: argparse.Namespace) -> int:
     return 0
 
 
-def whole_files(saved: Saved, files: tuple[str, ...]) -> tuple[str, list[Any]]:
+def whole_files(saved: Saved, files: tuple[str, ...]) -> tuple[str, Any]:
     corpus = load_corpus(files)
-    return corpus.name, [saved.tokenizer.encode(text) for text in corpus.texts]
+    tokens = [saved.tokenizer.encode(text) for text in corpus.texts]
+    return corpus.name, validation_windows(tokens, saved.config.model.context, saved.config.training.batch)
 
 
-def validation_part(saved: Saved) -> tuple[str, list[Any]]:
-    """What training held out. Raises DataError if the files have changed since."""
+def validation_part(saved: Saved) -> tuple[str, Any]:
+    """What training measured. Raises DataError if the files have changed since."""
     corpus = load_corpus(saved.config.data.files or None)
     if corpus.digest != saved.digest:
         raise DataError(f"{corpus.name} is not what the model was trained on: its digest differs; name files by --data")
-    return f"validation part of {corpus.name}", encode_split(corpus, saved.tokenizer)[1]
+    tokens = encode_split(corpus, saved.tokenizer)[1]
+    return f"validation part of {corpus.name}", validation_batches(tokens, saved.config)

@@ -27,6 +27,7 @@ from gpulayers.training.plot import plot_loss
 from gpulayers.training.progress import Progress, printable
 from gpulayers.training.stop import StopSignal
 
+METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
 MOST_SKIPPED = 3  # steps in a row
 
 
@@ -47,6 +48,7 @@ def train_step(model: Any, optimizer: Optimizer, parts: Iterable[tuple[int, Arra
         part_loss, dlogits = cross_entropy_inplace(logits, targets, reduction="sum")
         model.backward(dlogits, saved)  # adds to every gradient
         loss, count = loss + part_loss, count + count_targets(targets)
+        del logits, dlogits  # before the next part makes its own
     loss = float(loss / count)
     if math.isfinite(loss):
         optimizer.step(count)  # divides by count, clips, updates, clears the gradients
@@ -58,7 +60,7 @@ def train_step(model: Any, optimizer: Optimizer, parts: Iterable[tuple[int, Arra
 class Trainer:
     """A run that stands at `step`, and goes on to the last by `run()`.
 
-    task: data and model, see `tasks.py`. metrics, samples: open files. best: lowest validation loss so far.
+    task: data and model, see `tasks.py`. best: lowest validation loss so far.
     skipped: steps in a row, up to here, whose loss or gradient was not finite.
     """
 
@@ -68,14 +70,11 @@ class Trainer:
         config: Config,
         task: Any,
         optimizer: Optimizer,
-        metrics: MetricsFile,
-        samples: MetricsFile,
         step: int = 0,
         best: float = math.inf,
         skipped: int = 0,
     ) -> None:
         self.folder, self.config, self.task, self.optimizer = folder, config, task, optimizer
-        self.metrics, self.samples = metrics, samples
         self.step, self.best, self.skipped = step, best, skipped
         self.saved_at: int | None = None
 
@@ -86,19 +85,20 @@ class Trainer:
         is then still there.
         """
         options = self.config.training
-        self.progress = Progress(options.steps, self.step)
-        # What is not finite is looked for and reported; NumPy need not warn of it as well.
-        quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")
-        with threadpool_limits(options.threads, "blas"), quiet, StopSignal() as stop, self.metrics, self.samples:
-            try:
-                while self.step < options.steps and stop.received is None:
-                    self._advance()
-                if self.saved_at != self.step:
-                    self.save()
-                self._plot()
-            finally:
-                self.progress.close()
-            return stop.received if self.step < options.steps else None
+        with (
+            threadpool_limits(options.threads, "blas"),
+            np.errstate(over="ignore", invalid="ignore", divide="ignore"),  # looked for and reported, see train_step
+            MetricsFile(self.folder / METRICS, resume_at=self.step) as self.metrics,
+            MetricsFile(self.folder / SAMPLES, resume_at=self.step) as self.samples,
+            Progress(options.steps, self.step) as self.progress,
+            StopSignal() as stop,
+        ):
+            while self.step < options.steps and stop.received is None:
+                self._advance()
+            if self.saved_at != self.step:
+                self._save()
+            self._plot()
+        return stop.received if self.step < options.steps else None
 
     def _advance(self) -> None:
         """One step, and what is due after it."""
@@ -113,14 +113,14 @@ class Trainer:
         self.progress.step(loss, speed)
         self._count_skipped(record, applied)
         if self._due(options.eval_every) or self.step == options.steps:
-            record["val_loss"] = self.measure()
+            record["val_loss"] = self._measure()
         self.metrics.write(record)
         if "val_loss" in record:
             self._plot()
-        if self._due(options.sample_every):
-            self.sample()
+        if self._due(options.sample_every) or (options.sample_every and self.step == options.steps):
+            self._sample()
         if self._due(options.save_every):
-            self.save()
+            self._save()
 
     def _due(self, every: int) -> bool:
         return every > 0 and self.step % every == 0
@@ -140,7 +140,7 @@ class Trainer:
             f"checkpoint in {self.folder} is kept; a lower --lr, a lower --clip or a longer --warmup may help"
         )
 
-    def measure(self) -> float:
+    def _measure(self) -> float:
         """The validation loss. The checkpoint is kept as the best one if it is lower than ever."""
         loss = evaluate(self.task.model, self.task.validation_batches(), self.task.tokenizer).loss
         self.progress.measured(loss)
@@ -149,15 +149,22 @@ class Trainer:
             save_best(self.folder, self.step, self._tensors(), self._metadata(loss))
         return loss
 
-    def sample(self) -> None:
-        text = self.task.sample(self.step)
+    def _sample(self) -> None:
+        try:
+            text = self.task.sample(self.step)
+        except FloatingPointError as error:
+            self.progress.say(f"step {self.step}: no sample: {error}")
+            return
         self.samples.write({"step": self.step, "text": text})
         self.progress.say(f"--- a sample at step {self.step} ---\n{printable(text)}\n---", file=sys.stdout)
 
-    def save(self) -> None:
-        """A checkpoint of this step."""
+    def _save(self) -> None:
         self.metrics.sync()
         self.samples.sync()
+        self.save()
+
+    def save(self) -> None:
+        """A checkpoint of this step."""
         save_checkpoint(self.folder, self.step, self._tensors(), self._metadata())
         self.saved_at = self.step
 
@@ -176,4 +183,4 @@ class Trainer:
         }
 
     def _plot(self) -> None:
-        plot_loss(self.metrics.path, self.folder / "loss.png", title=self.folder.name)
+        plot_loss(self.folder / METRICS, self.folder / "loss.png", title=self.folder.name)

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from typing import TextIO
+from typing import Self, TextIO
 
 from tqdm import tqdm
 
@@ -52,7 +52,10 @@ class Progress:
         else:
             print(text, file=file or self.file, flush=True)
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
         if self.bar is not None:
             self.bar.close()
 

@@ -14,11 +14,10 @@ from gpulayers.storage import FileError, StrPath
 from gpulayers.training.checkpoint import BEST, latest_checkpoint, load_checkpoint
 from gpulayers.training.config import DEFAULTS, Config
 from gpulayers.training.loop import Trainer
-from gpulayers.training.metrics import MetricsFile
 from gpulayers.training.options import ConfigError
 from gpulayers.training.tasks import TASKS, make_gpt
 
-CONFIG, METRICS, SAMPLES = "config.toml", "metrics.jsonl", "samples.jsonl"
+CONFIG = "config.toml"
 
 
 def start(config: Config, folder: StrPath | None = None) -> Trainer:
@@ -34,7 +33,7 @@ def start(config: Config, folder: StrPath | None = None) -> Trainer:
     optimizer = optimizer_for(config, task.model)
     path = new_folder(config.task) if folder is None else make_folder(Path(folder))
     config.write(path / CONFIG)
-    trainer = Trainer(path, config, task, optimizer, MetricsFile(path / METRICS), MetricsFile(path / SAMPLES))
+    trainer = Trainer(path, config, task, optimizer)
     trainer.save()
     return trainer
 
@@ -71,8 +70,6 @@ def resume(
         config,
         task,
         optimizer,
-        MetricsFile(folder / METRICS, resume_at=metadata["step"]),
-        MetricsFile(folder / SAMPLES, resume_at=metadata["step"]),
         step=metadata["step"],
         best=metadata["best_val_loss"],
         skipped=metadata["skipped_in_a_row"],
@@ -102,7 +99,7 @@ def optimizer_for(config: Config, model: Any) -> Optimizer:
         l1=o.l1,
         clip_norm=o.clip or None,
         clip_value=o.clip_value or None,
-        schedule=make_schedule(o.schedule, o.schedule_steps, o.warmup, **of_schedule.get(o.schedule, {})),
+        schedule=make_schedule(o.schedule, o.schedule_steps or 1, o.warmup or 0, **of_schedule.get(o.schedule, {})),
         threads=config.training.threads,
         **of_rule[o.name],
     )

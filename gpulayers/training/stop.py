@@ -1,5 +1,7 @@
 """Ctrl-C and SIGTERM: noted when they come, obeyed between two steps."""
 
+import contextlib
+import os
 import signal
 import threading
 from types import FrameType
@@ -30,3 +32,5 @@ class StopSignal:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.received = signal.Signals(number)
         self.__exit__()
+        with contextlib.suppress(OSError):  # not print: the signal may have come in the middle of another one
+            os.write(2, b"\nstopping after this step; once more leaves at once\n")

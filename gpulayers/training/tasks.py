@@ -52,7 +52,8 @@ class GPTTask:
             yield first_sample, to_device(ids, training.backend), to_device(targets, training.backend)
 
     def validation_batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        return windows(self.validation, self.config)
+        """The windows that the validation loss is measured on: (ids, targets), (B, T)."""
+        return validation_batches(self.validation, self.config)
 
     def sample(self, step: int) -> str:
         """What the model writes at this step."""
@@ -69,8 +70,8 @@ def make_gpt(config: Config, vocab: int) -> GPT:
     return model.to(config.training.backend)
 
 
-def windows(tokens: list[np.ndarray], config: Config) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The windows that a loss is measured on: (ids, targets), (B, T); at most `eval_tokens` tokens, evenly spread."""
+def validation_batches(tokens: list[np.ndarray], config: Config) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """At most `eval_tokens` of the validation tokens, in windows that are spread evenly."""
     limit = -(-config.training.eval_tokens // config.model.context)
     return validation_windows(tokens, config.model.context, config.training.batch, limit)
 

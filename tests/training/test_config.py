@@ -1,0 +1,144 @@
+import dataclasses
+import tomllib
+
+import pytest
+
+from gpulayers.models.gpt import GPTConfig
+from gpulayers.optim import OPTIMIZERS, SCHEDULES
+from gpulayers.training.config import TABLES, Config, GPTOptions, available_cores, read_toml
+from gpulayers.training.options import ConfigError, check, fields, flag, parse
+
+
+def from_text(text: str, tmp_path) -> Config:
+    path = tmp_path / "run.toml"
+    path.write_text(text, encoding="utf-8")
+    return Config().updated(read_toml(path), "run.toml")
+
+
+def test_every_size_of_the_model_is_an_option():
+    assert set(fields(GPTOptions)) == {field.name for field in dataclasses.fields(GPTConfig)} - {"vocab"}
+
+
+def test_every_rule_and_schedule_is_an_option():
+    known = fields(Config().optimizer)
+    assert set(known["name"].metadata["choices"]) == set(OPTIMIZERS)
+    assert set(known["schedule"].metadata["choices"]) == set(SCHEDULES)
+
+
+def test_every_default_passes_its_own_check():
+    for title in TABLES:
+        table = getattr(Config(), title)
+        for name, field in fields(table).items():
+            if (value := getattr(table, name)) is not None:
+                assert check(field, value, name) == value
+
+
+def test_flags_are_unique():
+    flags = [flag(field) for title in TABLES for field in fields(getattr(Config(), title)).values()]
+    assert len(flags) == len(set(flags))
+
+
+def test_file_over_defaults(tmp_path):
+    config = from_text('task = "gpt"\n[model]\nlayers = 2\n[optimizer]\nlr = 1\n[data]\nfiles = ["a", "b"]', tmp_path)
+    assert (config.model.layers, config.model.heads) == (2, Config().model.heads)
+    assert config.optimizer.lr == 1.0
+    assert isinstance(config.optimizer.lr, float)
+    assert config.data.files == ("a", "b")
+
+
+def test_written_file_says_everything_and_gives_the_same_run(tmp_path):
+    config = Config().complete()
+    config.write(tmp_path / "config.toml")
+    content = read_toml(tmp_path / "config.toml")
+    for title in TABLES:
+        assert set(content[title]) == set(fields(getattr(config, title)))
+    assert Config().updated(content, "config.toml").complete() == config
+
+
+def test_complete_makes_open_choices(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = dataclasses.replace(Config(), data=dataclasses.replace(Config().data, files=("a.txt",)))
+    config = config.with_training(steps=200).complete()
+    assert (config.optimizer.schedule_steps, config.optimizer.warmup, config.optimizer.lr_step_size) == (200, 10, 64)
+    assert config.model.kv_heads == config.model.heads
+    assert config.training.threads == available_cores() >= 1
+    assert config.data.files == (str(tmp_path / "a.txt"),)
+    longer = config.with_training(steps=500).complete()
+    assert longer.optimizer == config.optimizer  # the horizon stays where it was set
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[model]\nleyers = 2", r"unknown key 'leyers' in \[model\] of run.toml; did you mean layers\?"),
+        ("[model]\nzzz = 2", r"unknown key 'zzz' in \[model\] of run.toml$"),
+        ("[modle]\nlayers = 2", r"unknown table or key 'modle' in run.toml; did you mean model\?"),
+        ("model = 3", r"model in run.toml must be a table, got 3"),
+        ('task = "vit"', r"run.toml is for the task 'vit', not for 'gpt'"),
+        ('[model]\nlayers = "2"', r"layers in \[model\] of run.toml takes a whole number, got '2'"),
+        ("[model]\nlayers = 2.0", r"layers in \[model\] of run.toml takes a whole number, got 2.0"),
+        ("[model]\nlayers = true", r"layers in \[model\] of run.toml takes a whole number, got True"),
+        ("[model]\nbias = 1", r"bias in \[model\] of run.toml takes true or false, got 1"),
+        ('[data]\nfiles = "a.txt"', r"files in \[data\] of run.toml takes a list of texts, got 'a.txt'"),
+        ("[optimizer]\nlr = nan", r"lr in \[optimizer\] of run.toml takes a finite number, got nan"),
+        ("[model]\ndropout = 1", r"dropout in \[model\] of run.toml must be at least 0 and below 1, got 1.0"),
+        ('[optimizer]\nname = "adm"', r"must be one of adamw, adam, sgd, got 'adm'; did you mean adam\?"),
+        ("[training]\nsteps = -1", r"steps in \[training\] of run.toml must be at least 0, got -1"),
+    ],
+)
+def test_wrong_file_is_one_sentence(text, sentence, tmp_path):
+    with pytest.raises(ConfigError, match=sentence):
+        from_text(text, tmp_path)
+
+
+def test_not_a_toml_file(tmp_path):
+    with pytest.raises(ConfigError, match=r"nothing.toml: No such file"):
+        read_toml(tmp_path / "nothing.toml")
+    (tmp_path / "a.toml").write_text("[model\n")
+    with pytest.raises(ConfigError, match=r"a.toml is not a TOML file"):
+        read_toml(tmp_path / "a.toml")
+    (tmp_path / "b.toml").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match=r"b.toml is not a TOML file"):
+        read_toml(tmp_path / "b.toml")
+
+
+@pytest.mark.parametrize(
+    ("title", "values", "sentence"),
+    [
+        ("model", {"heads": 3}, "heads must divide dim, got 3 heads and dim 128"),
+        ("model", {"heads": 4, "kv_heads": 3}, "kv_heads must divide heads, got 3 kv_heads and 4 heads"),
+        ("model", {"heads": 128, "rotary": True}, "rotary needs an even head size, got dim / heads = 1"),
+        ("training", {"batch": 2, "accumulate": 3}, "accumulate must be at most batch, got 3 parts of 2 sequences"),
+        ("training", {"dtype": "float16"}, "dtype float16 needs a GPU: choose float32, or float64"),
+        ("training", {"dtype": "bfloat16"}, "dtype bfloat16 needs a GPU"),
+        ("optimizer", {"schedule_steps": 5, "warmup": 6}, "warmup must be at most schedule_steps, got 6 and 5"),
+        ("optimizer", {"nesterov": True, "momentum": 0.0}, "nesterov needs a momentum above 0"),
+    ],
+)
+def test_values_that_do_not_fit_each_other(title, values, sentence):
+    table = dataclasses.replace(getattr(Config(), title), **values)
+    with pytest.raises(ConfigError, match=sentence):
+        dataclasses.replace(Config(), **{title: table}).complete()
+
+
+@pytest.mark.parametrize(
+    ("title", "name", "text", "value"),
+    [
+        ("model", "layers", "12", 12),
+        ("optimizer", "lr", "1e-3", 1e-3),
+        ("optimizer", "lr", "1", 1.0),
+        ("training", "threads", "1", 1),
+        ("data", "tokens", "characters", "characters"),
+        ("data", "files", ["a", "b"], ("a", "b")),
+        ("model", "bias", False, False),
+    ],
+)
+def test_words_of_the_command_line(title, name, text, value):
+    assert parse(fields(getattr(Config(), title))[name], text, "--" + name) == value
+
+
+def test_texts_survive_toml(tmp_path):
+    names = ('quote " and \\', "line\nbreak", "ümläut")
+    config = dataclasses.replace(Config(), data=dataclasses.replace(Config().data, files=names))
+    config.write(tmp_path / "c.toml")
+    assert tomllib.loads((tmp_path / "c.toml").read_text(encoding="utf-8"))["data"]["files"] == list(names)
