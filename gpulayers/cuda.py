@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from gpulayers.backend import Array, array_module, is_array
 
@@ -96,6 +97,22 @@ def _module(xp: Any, name: str, storage: str) -> Any:
 STORAGE = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
 
 
+def contiguous(array: Array) -> Array:
+    """`array`, or a C-ordered copy of a strided view: a raw kernel sees a pointer and no strides."""
+    return array if array.flags.c_contiguous else array_module(array).ascontiguousarray(array)
+
+
+def row_threads(x: Array, most: int = 1024) -> int:
+    """Threads for one block per row of (rows, cols): 16 bytes each, whole warps, 32 to `most`."""
+    packs = -(-x.shape[-1] * x.dtype.itemsize // 16)
+    return min(most, max(32, -(-packs // 32) * 32))
+
+
+def shared_memory(x: Array) -> int:
+    """Bytes of shared memory that one block can have on the device of `x`."""
+    return array_module(x).cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
+
+
 def launch(
     source: str,
     function: str,
@@ -103,7 +120,7 @@ def launch(
     block: tuple[int, ...],
     args: tuple[Array | np.generic | None, ...],
     *,
-    storage: str = "float32",
+    storage: DTypeLike = np.float32,
     shared: int = 0,
 ) -> None:
     """Run `function` of `kernels/<source>.cu` on the current stream of its arrays' device.
@@ -123,7 +140,7 @@ def launch(
             raise TypeError(f"{function}: argument {index} is a {type(arg).__name__}; wrap it to its C type")
     if 0 in grid:
         return
-    kernel = _module(xp, source, STORAGE[storage]).get_function(function)
+    kernel = _module(xp, source, STORAGE[np.dtype(storage).name]).get_function(function)
     if shared > 48 << 10:
         kernel.max_dynamic_shared_size_bytes = shared
     kernel(grid, block, args, shared_mem=shared)

@@ -14,8 +14,8 @@ RELATIVE = {
 }
 
 
-def error(actual: object, reference: object) -> float:
-    """Largest difference, relative to the largest magnitude of the reference."""
+def error(actual: object, reference: object, scale: float = 0.0) -> float:
+    """Largest difference, relative to the largest magnitude of the reference, or to `scale` if that is larger."""
     actual, reference = np.asarray(actual, np.float64), np.asarray(reference, np.float64)
     assert actual.shape == reference.shape, f"shape {actual.shape}, expected {reference.shape}"
     if actual.size == 0:
@@ -23,10 +23,15 @@ def error(actual: object, reference: object) -> float:
     same = (actual == reference) | (np.isnan(actual) & np.isnan(reference))  # equal infinities too
     difference = np.where(same, 0.0, np.abs(np.where(same, 0.0, actual) - np.where(same, 0.0, reference)))
     finite = np.abs(reference[np.isfinite(reference)])
-    return float(difference.max() / max(finite.max(initial=0.0), 1e-30))
+    return float(difference.max() / max(finite.max(initial=0.0), scale, 1e-30))
 
 
-def assert_close(actual: object, reference: object, dtype: str = "float32", factor: float = 1.0) -> None:
-    """`factor`: for a named reason, such as a sum over many terms; state it where it is used."""
-    found, bound = error(actual, reference), RELATIVE[dtype] * factor
+def assert_close(
+    actual: object, reference: object, dtype: str = "float32", factor: float = 1.0, scale: float = 0.0
+) -> None:
+    """factor: for a named reason, such as a sum over many terms; state it where it is used.
+
+    scale: magnitude of the terms, where the result is a difference in which they may cancel.
+    """
+    found, bound = error(actual, reference, scale), RELATIVE[dtype] * factor
     assert found <= bound, f"error {found:.3e} is above {bound:.3e}"

@@ -7,8 +7,8 @@
 
 Source: Radford, Wu, Child, Luan, Amodei and Sutskever, Language models are unsupervised multitask learners, 2019.
 
-Parameter names beside those of the published GPT-2 weights. The layouts are the same: weights are (in, out), the columns
-of qkv are q | k | v with the heads side by side.
+Parameter names beside those of the published GPT-2 weights. The layouts are the same: weights are (in, out), the
+columns of qkv are q | k | v with the heads side by side.
 
     wte.weight                        (vocab, dim)       wte.weight
     wpe.weight                        (context, dim)     wpe.weight

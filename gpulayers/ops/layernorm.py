@@ -14,7 +14,8 @@ Source: Ba, Kiros and Hinton, Layer Normalization, 2016, equation 3.
 import numpy as np
 
 from gpulayers.backend import Array, array_module, empty, wide
-from gpulayers.ops.matmul import sum_rows
+from gpulayers.cuda import contiguous, launch, row_threads, shared_memory
+from gpulayers.ops.elementwise import tiled, work_array
 from gpulayers.ops.op import Op, row_blocks
 
 
@@ -37,30 +38,42 @@ def _forward_cpu(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Arra
     rows, cols = x.shape
     y = empty(x.shape, x.dtype, like=x)
     mean, rstd = np.empty(rows, x.dtype), np.empty(rows, x.dtype)
-    average = np.full(cols, 1 / max(cols, 1), x.dtype)
+    average = np.full(cols, 1 / cols, x.dtype)
+    weight, bias = tiled(weight, x), tiled(bias, x)
     for block in row_blocks(rows, cols):
-        y_block, m, r = y[block], mean[block], rstd[block]
+        y_block, m, var = y[block], mean[block], rstd[block]
         np.matmul(x[block], average, out=m)  # BLAS sums a row several times as fast as mean() does
         np.subtract(x[block], m[:, None], out=y_block)
-        # The mean of a large-mean row is off by a rounding of its own size; the mean of what is left corrects it.
-        rest = np.matmul(y_block, average)
-        if np.abs(rest).max(initial=0) > 0:
-            y_block -= rest[:, None]
+        np.vecdot(y_block, y_block, out=var)
+        var /= cols
+        if not (m * m <= 16 * var).all():
+            # A mean far from 0 is off by a rounding of its own size; the mean of what is left corrects it.
+            rest = np.matmul(y_block, average)
             m += rest
-        np.vecdot(y_block, y_block, out=r)
-        r /= x.dtype.type(cols)
-        r += x.dtype.type(eps)
-        np.sqrt(r, out=r)
-        np.reciprocal(r, out=r)
+            y_block -= rest[:, None]
+            np.vecdot(y_block, y_block, out=var)
+            var /= cols
+        var += eps
+        r = np.reciprocal(np.sqrt(var, out=var), out=var)
         y_block *= r[:, None]
         if weight is not None:
-            y_block *= weight
+            y_block *= weight[: len(r)]
         if bias is not None:
-            y_block += bias
+            y_block += bias[: len(r)]
     return y, mean, rstd
 
 
-layernorm = Op("layernorm", reference=_forward_reference, cpu=_forward_cpu)
+def _forward_cuda(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array, Array]:
+    rows, cols = x.shape
+    x = contiguous(x)
+    y = empty(x.shape, x.dtype, like=x)
+    mean, rstd = (empty(rows, np.float32, like=x) for _ in range(2))
+    args = (y, mean, rstd, x, weight, bias, np.float32(eps), np.int64(rows), np.int32(cols))
+    launch("layernorm", "layernorm", (rows,), (row_threads(x),), args, storage=x.dtype)
+    return y, mean, rstd
+
+
+layernorm = Op("layernorm", reference=_forward_reference, cpu=_forward_cpu, cuda=_forward_cuda)
 
 
 def _backward_reference(dy: Array, x: Array, mean: Array, rstd: Array, weight: Array) -> tuple[Array, Array, Array]:
@@ -77,24 +90,45 @@ def _backward_reference(dy: Array, x: Array, mean: Array, rstd: Array, weight: A
 
 def _backward_cpu(dy: Array, x: Array, mean: Array, rstd: Array, weight: Array) -> tuple[Array, Array, Array]:
     rows, cols = x.shape
-    dx = empty(x.shape, x.dtype, like=x)
-    dweight, ones = np.zeros(cols, x.dtype), np.ones(rows, x.dtype)
-    average = np.full(cols, 1 / max(cols, 1), x.dtype)
-    g = empty((min(rows, max(1, (1 << 16) // max(1, cols))), cols), x.dtype, like=x)
+    dx, work = empty(x.shape, x.dtype, like=x), work_array(x, cols)
+    dweight, dbias, ones = np.zeros(cols, x.dtype), np.zeros(cols, x.dtype), np.ones(rows, x.dtype)
+    average = np.full(cols, 1 / cols, x.dtype)
+    average_w = average if weight is None else average * weight
+    weight = tiled(weight, x)
     for block in row_blocks(rows, cols):
-        g_block, xhat = g[: block.stop - block.start], dx[block]
-        np.subtract(x[block], mean[block, None], out=xhat)
-        xhat *= rstd[block, None]
-        np.multiply(dy[block], xhat, out=g_block)
-        dweight += np.matmul(ones[block], g_block)
-        # g xhat = dy xhat weight, so its row mean is a product with weight / D
-        mean_gx = np.matmul(g_block, average if weight is None else average * weight)
-        xhat *= mean_gx[:, None]
-        np.multiply(dy[block], 1 if weight is None else weight, out=g_block)
-        xhat += np.matmul(g_block, average)[:, None]
-        np.subtract(g_block, xhat, out=xhat)
-        xhat *= rstd[block, None]
-    return dx, dweight, sum_rows(dy)
+        r, dy_block, g, centred = rstd[block], dy[block], work[: block.stop - block.start], dx[block]
+        np.subtract(x[block], mean[block, None], out=centred)
+        np.multiply(dy_block, centred, out=g)
+        dweight += np.matmul(r, g)  # dy xhat = r dy centred: the factor r of each row costs nothing inside a product
+        dbias += np.matmul(ones[block], dy_block)
+        mean_gx = np.matmul(g, average_w) * r  # g xhat = dy xhat weight: its row mean is a product with weight / D
+        centred *= (mean_gx * r)[:, None]
+        centred += np.matmul(dy_block, average_w)[:, None]
+        if weight is not None:
+            dy_block = np.multiply(dy_block, weight[: len(r)], out=g)
+        np.subtract(dy_block, centred, out=centred)
+        centred *= r[:, None]
+    return dx, dweight, dbias
 
 
-layernorm_backward = Op("layernorm_backward", reference=_backward_reference, cpu=_backward_cpu)
+BLOCKS = 264  # two for each multiprocessor of the largest cards; fixed, so that the sums do not depend on the card
+
+
+def _backward_cuda(dy: Array, x: Array, mean: Array, rstd: Array, weight: Array) -> tuple[Array, Array, Array]:
+    rows, cols = x.shape
+    shared = 2 * cols * 4
+    if shared > shared_memory(x) - 256:  # sums of a row that wide do not fit: tens of thousands of columns
+        return _backward_reference(dy, x, mean, rstd, weight)
+    dy, x = contiguous(dy), contiguous(x)
+    dx = empty(x.shape, x.dtype, like=x)
+    blocks = min(rows, BLOCKS)
+    partial = empty((blocks, 2, cols), np.float32, like=x)
+    args = (dx, partial, dy, x, mean, rstd, weight, np.int64(rows), np.int32(cols))
+    launch("layernorm", "layernorm_backward", (blocks,), (row_threads(x),), args, storage=x.dtype, shared=shared)
+    total = empty((2, cols), np.float32, like=x)
+    args = (total, partial, np.int32(blocks), np.int32(cols))
+    launch("layernorm", "layernorm_sum_partials", (-(-2 * cols // 128),), (128,), args, storage=x.dtype)
+    return dx, total[0], total[1]
+
+
+layernorm_backward = Op("layernorm_backward", reference=_backward_reference, cpu=_backward_cpu, cuda=_backward_cuda)
