@@ -7,7 +7,7 @@ Source: Srivastava, Hinton, Krizhevsky, Sutskever and Salakhutdinov, Dropout, 20
 
 import numpy as np
 
-from gpulayers.backend import Array, array_module, empty, zeros
+from gpulayers.backend import Array, array_module, empty, wide, zeros
 from gpulayers.ops.elementwise import keep_where
 from gpulayers.ops.op import Op, row_blocks
 from gpulayers.random import keep_threshold, random_bits
@@ -25,7 +25,8 @@ def _reference(x: Array, key: Key, p: float) -> Array:
     rows, cols = x.shape
     keep = random_bits(key, cols, rows) >= keep_threshold(p)
     keep = xp.asarray(keep)  # the bits are made in host memory; only a CUDA body can make them where x is
-    return xp.where(keep, x * x.dtype.type(1 / (1 - p)), xp.zeros_like(x))
+    scaled = (x.astype(wide(x.dtype)) * (1 / (1 - p))).astype(x.dtype)
+    return xp.where(keep, scaled, xp.zeros_like(x))
 
 
 def _cpu(x: Array, key: Key, p: float) -> Array:

@@ -13,7 +13,7 @@ Source: Zhang and Sennrich, Root mean square layer normalization, 2019, equation
 import numpy as np
 
 from gpulayers.backend import Array, array_module, empty, wide
-from gpulayers.ops.elementwise import work_array
+from gpulayers.ops.elementwise import tiled, work_array
 from gpulayers.ops.op import Op, row_blocks
 
 
@@ -31,6 +31,7 @@ def _forward_reference(x: Array, weight: Array, eps: float) -> tuple[Array, Arra
 def _forward_cpu(x: Array, weight: Array, eps: float) -> tuple[Array, Array]:
     rows, cols = x.shape
     y, rstd = empty(x.shape, x.dtype, like=x), np.empty(rows, x.dtype)
+    weight = tiled(weight, x)
     for block in row_blocks(rows, cols):
         r = rstd[block]
         np.vecdot(x[block], x[block], out=r)  # BLAS, with no array of squares
@@ -40,7 +41,7 @@ def _forward_cpu(x: Array, weight: Array, eps: float) -> tuple[Array, Array]:
         np.reciprocal(r, out=r)
         np.multiply(x[block], r[:, None], out=y[block])
         if weight is not None:
-            y[block] *= weight
+            y[block] *= weight[: len(r)]
     return y, rstd
 
 
@@ -59,22 +60,21 @@ def _backward_reference(dy: Array, x: Array, rstd: Array, weight: Array) -> tupl
 
 def _backward_cpu(dy: Array, x: Array, rstd: Array, weight: Array) -> tuple[Array, Array]:
     rows, cols = x.shape
-    dx = empty(x.shape, x.dtype, like=x)
-    work = work_array(x, cols)
-    dweight, ones = np.zeros(cols, x.dtype), np.ones(rows, x.dtype)
-    average = np.full(cols, 1 / max(cols, 1), x.dtype) if weight is None else weight * x.dtype.type(1 / max(cols, 1))
-    for block in row_blocks(rows, cols, block=work.size):
-        g, xhat = work[: block.stop - block.start], dx[block]
-        np.multiply(x[block], rstd[block, None], out=xhat)
-        np.multiply(dy[block], xhat, out=g)
-        dweight += np.matmul(ones[block], g)
-        xhat *= np.matmul(g, average)[:, None]  # g xhat = dy xhat weight: its row mean is a product with weight / D
+    dx, work, dweight = empty(x.shape, x.dtype, like=x), work_array(x, cols), np.zeros(cols, x.dtype)
+    average = np.full(cols, 1 / cols, x.dtype) if weight is None else weight * x.dtype.type(1 / cols)
+    weight = tiled(weight, x)
+    for block in row_blocks(rows, cols):
+        r, dx_block, t = rstd[block], dx[block], work[: block.stop - block.start]
+        np.multiply(dy[block], x[block], out=t)
+        dweight += np.matmul(r, t)  # dy xhat = r dy x: the factor r of each row costs nothing inside a product
+        mean_gx = np.matmul(t, average) * r  # g xhat = dy xhat weight: its row mean is a product with weight / D
+        np.multiply(x[block], (mean_gx * r * r)[:, None], out=t)
         if weight is None:
-            np.subtract(dy[block], xhat, out=xhat)
+            np.multiply(dy[block], r[:, None], out=dx_block)
         else:
-            np.multiply(dy[block], weight, out=g)
-            np.subtract(g, xhat, out=xhat)
-        xhat *= rstd[block, None]
+            np.multiply(dy[block], weight[: len(r)], out=dx_block)
+            dx_block *= r[:, None]
+        dx_block -= t
     return dx, dweight
 
 

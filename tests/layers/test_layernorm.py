@@ -17,3 +17,46 @@ def test_a_large_mean_does_not_cancel(mean):
     x = (mean + np.array([[0, 0.5, 1, 1.5]])).astype(np.float32)
     expected = [[-1.3416193, -0.4472064, 0.4472064, 1.3416193]]
     assert np.allclose(LayerNorm(4)(x), expected, rtol=1e-6)
+
+
+def test_rows_of_every_kind_share_a_block(rng):
+    """Large and small means, a constant row and a NaN in one block: none changes what another row gets."""
+    x = rng.normal(size=(6, 50)).astype(np.float32)
+    x[1] += 30000
+    x[2] = 5
+    x[3, 7] = np.nan
+    x[4] -= 1e6
+    layer = LayerNorm(50)
+    y, saved = layer.forward(x)
+    dx = layer.backward(np.ones_like(x) * x[0], saved)
+    assert np.isnan(y).any(axis=1).tolist() == [False, False, False, True, False, False]
+    assert np.isnan(dx).any(axis=1).tolist() == [False, False, False, True, False, False]
+    exact = layer.to(dtype="float64")(x.astype(np.float64))
+    good = [0, 1, 2, 4, 5]
+    assert np.allclose(y[good], exact[good], rtol=1e-5, atol=1e-5)
+
+
+def test_a_large_mean_in_backward(rng):
+    x = (1e5 + np.array([[0, 0.5, 1, 1.5]])).astype(np.float32)
+    dy = rng.normal(size=(1, 4)).astype(np.float32)
+    near, far = LayerNorm(4), LayerNorm(4)
+    expected = near.backward(dy, near.forward(x - np.float32(1e5))[1])
+    assert np.allclose(far.backward(dy, far.forward(x)[1]), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_transposed_view(rng):
+    layer = LayerNorm(3)
+    x = rng.normal(size=(3, 4, 5)).astype(np.float32).T
+    y, saved = layer.forward(x)
+    assert np.allclose(y, layer(np.ascontiguousarray(x)), atol=1e-6)
+    expected = layer.backward(np.ascontiguousarray(x), layer.forward(np.ascontiguousarray(x))[1])
+    assert np.allclose(layer.backward(x, saved), expected, atol=1e-6)
+
+
+def test_wrong_arguments_are_one_sentence():
+    with pytest.raises(ValueError, match="LayerNorm: dim must be at least 1, got 0"):
+        LayerNorm(0)
+    with pytest.raises(ValueError, match=r"LayerNorm takes an input of shape \(\.\.\., 3\), got \(2, 4\)"):
+        LayerNorm(3)(np.zeros((2, 4), np.float32))
+    with pytest.raises(TypeError, match="LayerNorm has float32 parameters and got a float64 input"):
+        LayerNorm(3)(np.zeros((2, 3)))

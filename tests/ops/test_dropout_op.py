@@ -1,3 +1,4 @@
+import ml_dtypes
 import numpy as np
 import pytest
 from contract import check_op
@@ -11,6 +12,15 @@ from gpulayers.step import Key
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 1.0])
 def test_bodies_agree(shape, p, rng):
     check_op(dropout, rng.normal(size=shape).astype(np.float32), Key(1, 2, 3, 4), p)
+
+
+@pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16])
+def test_half_precision_is_scaled_in_float32(dtype):
+    x = np.linspace(-3, 3, 101).reshape(1, 101).astype(dtype)
+    y = dropout(x, Key(0, 0, 0, 0), 0.1)
+    exact = dropout(x.astype(np.float32), Key(0, 0, 0, 0), 0.1)
+    assert y.dtype == x.dtype
+    assert np.array_equal(y, exact.astype(dtype))
 
 
 @pytest.mark.parametrize("body", ["reference", "cpu"])
