@@ -1,6 +1,11 @@
-"""Checks of hyperparameters: one sentence with the name, what it got and what it takes."""
+"""Checks of hyperparameters and states: one sentence with the name, what it got and what it takes."""
 
 import math
+from typing import Any
+
+import numpy as np
+
+from gpulayers.backend import Array, is_floating
 
 
 def check_not_negative(name: str, value: float) -> None:
@@ -16,3 +21,17 @@ def check_limit(name: str, value: float | None) -> None:
 def check_beta(name: str, value: float) -> None:
     if not 0 <= value < 1:
         raise ValueError(f"{name} must be in 0..1, without 1, got {value}")
+
+
+def check_state(who: str, own: dict[str, Array], state: dict[str, Any]) -> None:
+    """Refuse a state that does not have the names, shapes and kinds of dtype of `own`."""
+    if unmatched := sorted(own.keys() ^ state.keys()):
+        missing = [name for name in unmatched if name in own]
+        unknown = [name for name in unmatched if name not in own]
+        raise ValueError(f"{who}: missing {missing or 'none'}, unknown {unknown or 'none'}")
+    for name, mine in own.items():
+        shape, dtype = np.shape(state[name]), np.dtype(state[name].dtype)
+        if shape != mine.shape:
+            raise ValueError(f"{who}: {name} has shape {shape}, this model takes {mine.shape}")
+        if not (is_floating(dtype) if is_floating(mine.dtype) else dtype.kind in "iu"):
+            raise ValueError(f"{who}: {name} has dtype {dtype}, this model takes {mine.dtype}")

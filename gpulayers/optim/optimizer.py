@@ -1,17 +1,17 @@
 """`Optimizer`: what SGD and Adam share. One step is: norm of all gradients, control, one update of each stretch."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-from gpulayers.backend import Array, array_module, device_of, is_array, is_floating, to_numpy, wide, zeros
+from gpulayers.backend import Array, array_module, device_of, is_array, to_numpy, wide, zeros
 from gpulayers.layers.layer import Layer
 from gpulayers.ops.sum_of_squares import sum_of_squares
 from gpulayers.ops.update_control import CONTROL_SIZE, update_control
-from gpulayers.optim.check import check_limit, check_not_negative
+from gpulayers.optim.check import check_limit, check_not_negative, check_state
 from gpulayers.optim.group import Group, Settings, Stretch, pieces, settings_of, stretches
 from gpulayers.parameter import Flat, pack
 from gpulayers.storage import beside
@@ -105,29 +105,32 @@ class Optimizer:
         """
         self._check_place()
         count, grad = self._count(count), self.flat.grad
-        todo = self._todo()
-        limits = (None,) if self.clip_norm is None or self.clip_value is None else (None, self._limit(count))
-        totals = zeros((2, max(1, len(todo))), np.float64, like=grad)
-        for row, limit in enumerate(limits):
-            self._each(
-                lambda i, s, row=row, limit=limit: sum_of_squares(grad[s.start : s.stop], limit, totals[row, i : i + 1])
-            )
-        rates = self._rates if self._rates is not None else self._array([self.lr], self._control.dtype)
+        self._decide(grad, count)
+        self._each(lambda _, s: self._update(slice(s.start, s.stop), grad, s.settings))
+        self.flat.zero_grad()
+
+    def _decide(self, grad: Array, count: Array) -> None:
+        """Norm, clipping, whether to go, rate and corrections, into the control array."""
+        clipped_norm = self.clip_norm is not None and self.clip_value is not None
         update_control(
             self._control,
             self._counters,
             self._norm,
-            totals[0],
-            totals[1] if len(limits) > 1 else None,
+            self._sums_of_squares(grad),
+            self._sums_of_squares(grad, self._limit(count)) if clipped_norm else None,
             count,
-            rates,
+            self._rates if self._rates is not None else self._array([self.lr], self._control.dtype),
             self.clip_norm,
             self.clip_value,
             *self.betas,
             self._largest(),
         )
-        self._each(lambda _, s: self._update(slice(s.start, s.stop), grad, s.settings))
-        self.flat.zero_grad()
+
+    def _sums_of_squares(self, grad: Array, limit: Array = None) -> Array:
+        """One for each piece, so that threads add in the same order as one alone."""
+        sums = zeros(max(1, len(self._todo())), np.float64, like=grad)
+        self._each(lambda i, s: sum_of_squares(grad[s.start : s.stop], limit, sums[i : i + 1]))
+        return sums
 
     def _update(self, at: slice, grad: Array, settings: Settings) -> None:
         """One update op over the elements `at`."""
@@ -231,32 +234,22 @@ class Optimizer:
     # ------------------------------------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Copies in host memory: `m.<parameter>` and so on, `optimizer.applied`, `optimizer.skipped`."""
-        state = {name: np.array(to_numpy(view)) for name, view in self._named_moments()}
-        applied, skipped = to_numpy(self._counters)
-        return state | {"optimizer.applied": np.array(applied), "optimizer.skipped": np.array(skipped)}
-
-    def _named_moments(self) -> Iterable[tuple[str, Array]]:
-        for moment, buffer in self._moments.items():
-            for segment in self.flat.segments:
-                yield f"{moment}.{segment.name}", buffer[segment.start : segment.stop].reshape(segment.parameter.shape)
+        """Copies in host memory: `m.<parameter>` and so on, `optimizer.applied`, `optimizer.skipped` (int64, ())."""
+        return {name: np.array(to_numpy(view)) for name, view in self._named_state().items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict()`, bit for bit. Raises ValueError before anything is changed if it does not fit."""
-        own = dict(self._named_moments())
-        counters = {"optimizer.applied": self._counters[0:1], "optimizer.skipped": self._counters[1:2]}
-        wanted = {name: view.shape for name, view in own.items()} | dict.fromkeys(counters, ())
-        if unmatched := sorted(wanted.keys() ^ state.keys()):
-            missing = [name for name in unmatched if name in wanted]
-            unknown = [name for name in unmatched if name not in wanted]
-            raise ValueError(f"{type(self).__name__}: missing {missing or 'none'}, unknown {unknown or 'none'}")
-        for name, shape in wanted.items():
-            if np.shape(to_numpy(state[name])) != shape:
-                found = np.shape(to_numpy(state[name]))
-                raise ValueError(f"{type(self).__name__}: {name} has shape {found}, this model takes {shape}")
-        for name in wanted:
-            kind = np.dtype(state[name].dtype)
-            if not (is_floating(kind) if name in own else kind.kind in "iu"):
-                raise ValueError(f"{type(self).__name__}: {name} has dtype {kind}")
-        for name, view in (own | counters).items():
+        own = self._named_state()
+        check_state(type(self).__name__, own, state)
+        for name, view in own.items():
             view[...] = beside(state[name], view)
+
+    def _named_state(self) -> dict[str, Array]:
+        """Views of everything that a resumed run needs."""
+        state = {
+            f"{moment}.{name}": buffer[start:stop].reshape(parameter.shape)
+            for moment, buffer in self._moments.items()
+            for name, parameter, start, stop in self.flat.segments
+        }
+        counters = {"optimizer.applied": self._counters[:1], "optimizer.skipped": self._counters[1:]}
+        return state | {name: view.reshape(()) for name, view in counters.items()}
