@@ -42,7 +42,17 @@ from gpulayers.masks import causal_mask, padding_mask
 from gpulayers.models import GPT, GPTConfig
 from gpulayers.ops.cross_entropy import count_targets, cross_entropy, cross_entropy_inplace
 from gpulayers.ops.mse import mse_loss
-from gpulayers.optim import SGD, Adam, AdamW, clip_grad_norm, clip_grad_value, make_schedule
+from gpulayers.optim import (
+    SGD,
+    Adam,
+    AdamW,
+    Group,
+    Optimizer,
+    clip_grad_norm,
+    clip_grad_value,
+    make_optimizer,
+    make_schedule,
+)
 from gpulayers.parameter import Buffer, Parameter, pack
 from gpulayers.step import Train
 from gpulayers.storage import FileError
@@ -62,6 +72,7 @@ __all__ = [
     "FileError",
     "GPTConfig",
     "GradientError",
+    "Group",
     "Layer",
     "LayerNorm",
     "LeakyReLU",
@@ -69,6 +80,7 @@ __all__ = [
     "Linear",
     "LogSoftmax",
     "MultiHeadAttention",
+    "Optimizer",
     "PReLU",
     "Parameter",
     "RMSNorm",
@@ -94,6 +106,7 @@ __all__ = [
     "device_of",
     "gradcheck",
     "initialize",
+    "make_optimizer",
     "make_schedule",
     "mse_loss",
     "pack",
