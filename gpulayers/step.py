@@ -1,6 +1,7 @@
 """The `train` object: what one training pass has to know, in one argument."""
 
 import copy
+from operator import index
 from typing import NamedTuple
 
 
@@ -25,7 +26,7 @@ class Train:
         for name, value, bits in (("seed", seed, 64), ("step", step, 40), ("first_sample", first_sample, 48)):
             if not 0 <= value < 1 << bits:
                 raise ValueError(f"Train: {name} must be in 0..2^{bits} - 1, got {value}")
-        self.seed, self.step, self.first_sample = seed, step, first_sample
+        self.seed, self.step, self.first_sample = index(seed), index(step), index(first_sample)
         self.position = 0
 
     def draw(self) -> Key:

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from gpulayers.step import Key, Train
@@ -21,3 +22,10 @@ def test_ranges(options):
     (name,) = options
     with pytest.raises(ValueError, match=rf"Train: {name} must be in 0\.\.2\^"):
         Train(**options)
+
+
+def test_integers_only():
+    """Half a seed would be cut to 0 in silence, and a NumPy integer overflows where the key is put together."""
+    with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+        Train(seed=0.5)
+    assert type(Train(step=np.int64(3)).step) is int
