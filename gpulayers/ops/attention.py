@@ -121,29 +121,30 @@ def _sum_groups(per_query_head: Array, into: Array) -> None:
 
 # ------------------------------------------------------------------------------------------------- cpu
 #
-# One sample and a block of queries at a time, so that the scores stay in cache. All products take strided views of the
-# (B, T, H, d) arrays and write strided views: BLAS needs only a contiguous last axis, so no head is ever transposed.
-# Shapes in here: q (K, G, t, d), k (K, 1, s, d), scores (K, G, t, s), with H = K G query heads, t queries, s keys.
+# A few heads of one sample and a block of queries at a time, so that the scores stay in cache. All products take strided
+# views of the (B, T, H, d) arrays and write strided views: BLAS needs only a contiguous last axis, so no head is ever
+# transposed. Shapes in here: q (K, G, t, d), k (K, 1, s, d), scores (K, G, t, s), with H = K G query heads, t queries, s
+# keys.
 
-SCORES = 1 << 16  # elements of one block of scores: it and the work array of backward fill a 512 KB L2 cache
+SCORES = 1 << 17  # elements of one block of scores: it and the work array of backward fill a 1 MB L2 cache
+QUERIES = 128  # at most in a block; half of it in short causal ones, which then skip more of the hidden half
 UNDERFLOW = 1e-25  # a row sum below it lies so far below the block's maximum that digits are lost
 
 
-def _query_blocks(T: int, S: int, heads: int, causal: bool) -> Iterator[tuple[slice, int]]:
-    """(queries, number of keys that the last of them sees), blocks of about `SCORES` scores, the last block first."""
-    blocks = max(1, -(-T * S * heads // SCORES))
-    if causal and T >= 64:
-        blocks = max(blocks, 2)  # two blocks skip a quarter of a causal square, many skip half
-    step = max(1, -(-T // blocks))
-    for start in reversed(range(0, T, step)):
-        stop = min(start + step, T)
-        yield slice(start, stop), max(0, stop + S - T) if causal else S
+def _blocks(T: int, S: int, K: int, G: int, causal: bool) -> Iterator[tuple[slice, slice, int]]:
+    """(key and value heads, queries, number of keys that the last of these queries sees), the last queries first."""
+    t = min(T, QUERIES // 2 if causal and T <= 2 * QUERIES else QUERIES)
+    heads = max(1, SCORES // (t * S * G))
+    for head in range(0, K, heads):
+        for start in range((T - 1) // t * t, -1, -t):
+            stop = min(start + t, T)
+            yield slice(head, min(head + heads, K)), slice(start, stop), max(0, stop + S - T) if causal else S
 
 
 def _heads(x: np.ndarray, K: int) -> np.ndarray:
-    """A view (t, H, size) -> (K, G, t, size)."""
-    t, H, size = x.shape
-    return x.reshape(t, K, H // K, size).transpose(1, 2, 0, 3)
+    """A view (length, heads, size) -> (K, heads / K, length, size)."""
+    length, heads, size = x.shape
+    return x.reshape(length, K, heads // K, size).transpose(1, 2, 0, 3)
 
 
 def _biases(hide: Array, causal: bool, B: int, T: int, S: int, K: int, dtype: np.dtype) -> Iterator[np.ndarray | None]:
@@ -176,6 +177,7 @@ def _forward_cpu(
     q: Array, k: Array, v: Array, hide: Array, causal: bool, scale: float, p: float, key: Key | None, save: bool = True
 ) -> tuple[Array, Array, Array]:
     (B, T, H, _), (_, S, K, dv) = q.shape, v.shape
+    G = H // K
     k, v = _blank_unseen(k, hide), _blank_unseen(v, hide)
     out = empty((B, T, H, dv), q.dtype, like=q)
     weights = empty((B if save else 1, H, T, S), q.dtype, like=q)
@@ -185,19 +187,26 @@ def _forward_cpu(
     samples = B if T and S else 0
     with np.errstate(invalid="ignore", over="ignore"):  # of hidden scores; what is visible comes out as NaN anyway
         for n, bias in enumerate(_biases(hide, causal, samples, T, S, K, q.dtype)):
-            w = weights[n if save else 0].reshape(K, H // K, T, S)
+            w, inv_n = weights[n if save else 0].reshape(K, G, T, S), inverse[n].reshape(K, G, T)
+            q_n, k_n, v_n, out_n = (_heads(x[n], K) for x in (q, k, v, out))
             keep = _keep_sample(key, p, n, w.shape)
-            for rows, seen in _query_blocks(T, S, H, causal):
-                inv = inverse[n].reshape(K, H // K, T)[:, :, rows]
-                scores, o = w[:, :, rows, :seen], _heads(out[n, rows], K)
-                w[:, :, rows, seen:] = 0
-                block_bias = None if bias is None else bias[:, :, rows, :seen]
-                _exp_scores(_heads(q[n, rows] * scale, K), _heads(k[n, :seen], K), block_bias, scores, inv)
+            for heads, rows, seen in _blocks(T, S, K, G, causal):
+                inv, o = inv_n[heads, :, rows], out_n[heads, :, rows]
+                scores = w[heads, :, rows, :seen]
+                w[heads, :, rows, seen:] = 0
+                _exp_scores(
+                    q_n[heads, :, rows] * scale, k_n[heads, :, :seen], _part(bias, heads, rows, seen), scores, inv
+                )
                 if keep is not None:
-                    scores = scores * keep[:, :, rows, :seen]
-                np.matmul(scores, _heads(v[n, :seen], K), out=o)
+                    scores = scores * keep[heads, :, rows, :seen]
+                np.matmul(scores, v_n[heads, :, :seen], out=o)
                 o *= (inv * (1 / (1 - p)) if p else inv)[..., None]  # scaling the output is less work than the weights
     return (out, weights, inverse) if save else (out, None, None)
+
+
+def _part(bias: np.ndarray | None, heads: slice, rows: slice, seen: int) -> np.ndarray | None:
+    """The block of a bias (K or 1, G or 1, T, S)."""
+    return None if bias is None else bias[heads if len(bias) > 1 else slice(None), :, rows, :seen]
 
 
 def _exp_scores(q: np.ndarray, k: np.ndarray, bias: np.ndarray | None, scores: np.ndarray, inv: np.ndarray) -> None:
@@ -238,31 +247,35 @@ def _backward_cpu(
     dv: Array,
 ) -> tuple[Array, Array, Array]:
     (B, T, H, _), (_, S, K, _) = q.shape, v.shape
+    G = H // K
     k, v = _blank_unseen(k, hide), _blank_unseen(v, hide)
     if T == 0 or S == 0:
         for gradient in (dq, dk, dv):
             gradient[...] = 0
         return dq, dk, dv
     for n in range(B):
-        w = weights[n].reshape(K, H // K, T, S)
+        w, inv = weights[n].reshape(K, G, T, S), inverse[n].reshape(K, G, T, 1)
+        q_n, k_n, v_n, out_n, dout_n = (_heads(x[n], K) for x in (q, k, v, out, dout))
+        dq_n, dk_n, dv_n = (_heads(x[n], K) for x in (dq, dk, dv))
         keep = _keep_sample(key, p, n, w.shape)
-        for rows, seen in _query_blocks(T, S, H, causal):
+        for heads, rows, seen in _blocks(T, S, K, G, causal):
             first = rows.stop == T  # the last queries see all keys: they write dk and dv, the others add
-            block, kept = w[:, :, rows, :seen], None if keep is None else keep[:, :, rows, :seen]
-            g = _heads(dout[n, rows] * inverse[n, :, rows].T[..., None], K)  # dout times inverse: w stays unscaled
-            delta = np.vecdot(g, _heads(out[n, rows], K))[..., None]
-            if kept is not None:
+            block = w[heads, :, rows, :seen]
+            g = dout_n[heads, :, rows] * inv[heads, :, rows]  # so that w can stay unscaled
+            delta = np.vecdot(g, out_n[heads, :, rows])[..., None]
+            dropped, ds = block, empty(block.shape, block.dtype, like=block)
+            if keep is not None:
                 g *= 1 / (1 - p)
-            _add_product(block if kept is None else block * kept, g, _heads(dv[n, :seen], K), first)
-            ds = empty(block.shape, block.dtype, like=block)
-            np.matmul(g, _heads(v[n, :seen], K).swapaxes(-1, -2), out=ds)
-            if kept is not None:
-                ds *= kept
+                dropped = block * keep[heads, :, rows, :seen]
+            _add_product(dropped, g, dv_n[heads, :, :seen], first)
+            np.matmul(g, v_n[heads, :, :seen].swapaxes(-1, -2), out=ds)
+            if keep is not None:
+                ds *= keep[heads, :, rows, :seen]
             ds -= delta
             ds *= block
-            np.matmul(ds, _heads(k[n, :seen], K), out=_heads(dq[n, rows], K))
-            dq[n, rows] *= scale
-            _add_product(ds, _heads(q[n, rows] * scale, K), _heads(dk[n, :seen], K), first)
+            np.matmul(ds, k_n[heads, :, :seen], out=dq_n[heads, :, rows])
+            dq_n[heads, :, rows] *= scale
+            _add_product(ds, q_n[heads, :, rows] * scale, dk_n[heads, :, :seen], first)
     return dq, dk, dv
 
 

@@ -100,11 +100,14 @@ def test_gradients_go_into_strided_views(rng):
     assert_close(found, exact, factor=3)
 
 
-@pytest.mark.parametrize("size", [1, 50, 1 << 10, 1 << 30])
-def test_block_size_changes_nothing(size, rng, monkeypatch):
+@pytest.mark.parametrize("size", [1, 50, 150, 1 << 30])
+@pytest.mark.parametrize("queries", [1, 4, 100])
+@pytest.mark.parametrize("causal", [False, True])
+def test_block_size_changes_nothing(size, queries, causal, rng, monkeypatch):
     monkeypatch.setattr(module, "SCORES", size)
+    monkeypatch.setattr(module, "QUERIES", queries)
     q, k, v, dout = inputs((2, 9, 12, 4, 2, 3, 3), rng)
-    options = (None, True, 0.5, 0.2, DRAW)
+    options = (rng.random((2, 4, 9, 12)) < 0.2, causal, 0.5, 0.2, DRAW)
     check_op(normalised(attention), q, k, v, *options)
     check_op(backward_from("cpu"), dout, q, k, v, *options, factor=3)
 
