@@ -144,3 +144,47 @@ def launch(
     if shared > 48 << 10:
         kernel.max_dynamic_shared_size_bytes = shared
     kernel(grid, block, args, shared_mem=shared)
+
+
+# ---------------------------------------------------------------------------------------------------- errors
+#
+# A kernel cannot raise, and asking whether it would have to stops the GPU. So it leaves a note in a few numbers of
+# device memory and goes on harmlessly. The optimizer's kernels see the note and change nothing; whoever next reads a
+# number from the device calls `check_errors`.
+
+ERROR_FIELDS = 4  # int64: code (0: no error), row, value, size: the value in that row is outside 0..size - 1
+ERRORS = {  # the codes, as kernels/common.cuh has them
+    1: "cross_entropy: target {value} in row {row} is outside 0..{last} (and is not ignore_index)",
+    2: "Embedding: the id at position {row} is {value}, outside 0..{last}",
+}
+
+
+def error_flag(like: Array) -> Array:
+    """The error note of the device of `like`: int64 (4,), see `ERROR_FIELDS`. Always the same memory.
+
+    The first kernel to report wins (`report_error` in common.cuh); a kernel that must not act on a spoilt pass looks at
+    element 0.
+    """
+    return _error_flag(array_module(like), like.device.id)
+
+
+@functools.cache
+def _error_flag(xp: Any, device: int) -> Array:
+    with xp.cuda.Device(device):
+        return xp.zeros(ERROR_FIELDS, np.int64)
+
+
+def check_errors(like: Array) -> None:
+    """Raise what a kernel on the device of `like` has reported since the last call. Waits for the device.
+
+    NumPy arrays have nothing to report: the CPU bodies raise at once. Rows count in the flattened ids or targets.
+
+    Raises ValueError naming the first row found, its value and the range; the note is then cleared.
+    """
+    if array_module(like) is np:
+        return
+    flag = error_flag(like)
+    code, row, value, size = flag.get().tolist()
+    if code:
+        flag.fill(0)
+        raise ValueError(ERRORS[code].format(row=row, value=value, last=size - 1))

@@ -81,3 +81,17 @@ __device__ __forceinline__ float block_sum(float x, float* scratch) {
     __syncthreads();  // scratch may be written again at once
     return x;
 }
+
+// ---- errors: a note in device memory, read by the host when it next waits anyway (gpulayers/cuda.py, `error_flag`)
+//
+// code, row, value, size: the value in that row is outside 0..size - 1. Code 0: nothing happened.
+
+constexpr int BAD_TARGET = 1, BAD_ID = 2;
+
+// The first report stays. Only errors[0] is contended; the other fields belong to the thread that won it.
+__device__ __forceinline__ void report_error(long long* errors, int code, offset row, long long value, long long size) {
+    if (atomicCAS(reinterpret_cast<unsigned long long*>(errors), 0ull, (unsigned long long)code) != 0) return;
+    errors[1] = row;
+    errors[2] = value;
+    errors[3] = size;
+}

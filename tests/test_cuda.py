@@ -159,3 +159,31 @@ def test_h13_an_empty_grid_is_nothing_to_do(kernel):
 
 def test_the_kernel_folder_is_found():
     assert (gpulayers.cuda.kernel_folder() / "common.cuh").is_file()
+
+
+# ------------------------------------------------------------------------------------------------- errors
+
+REPORT = r"""
+#include "common.cuh"
+extern "C" __global__ void report(long long* errors, const long long* values, int rows, int size) {
+    const int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= rows) return;
+    if (values[row] < 0 || values[row] >= size) report_error(errors, BAD_TARGET, row, values[row], size);
+}
+"""
+
+
+def test_an_error_on_the_device_is_raised_once_when_somebody_asks():
+    xp = use("emulated")
+    kernel = xp.RawKernel(REPORT, "report", ("-std=c++17", f"-I{gpulayers.cuda.kernel_folder()}"))
+    values = xp.asarray(np.array([0, 1 << 40, -3, 5]))
+    flag = gpulayers.cuda.error_flag(values)
+    assert gpulayers.cuda.error_flag(values[:2]) is flag
+    gpulayers.cuda.check_errors(values)
+    kernel((2,), (2,), (flag, values, np.int32(4), np.int32(6)))
+    kernel((2,), (2,), (flag, values[2:], np.int32(2), np.int32(6)))  # the first report stays
+    assert flag.get().tolist() == [1, 1, 1 << 40, 6]
+    with pytest.raises(ValueError, match=r"target 1099511627776 in row 1 is outside 0\.\.5"):
+        gpulayers.cuda.check_errors(values)
+    gpulayers.cuda.check_errors(values)
+    gpulayers.cuda.check_errors(np.zeros(1))
