@@ -121,10 +121,9 @@ def _sum_groups(per_query_head: Array, into: Array) -> None:
 
 # ------------------------------------------------------------------------------------------------- cpu
 #
-# A few heads of one sample and a block of queries at a time, so that the scores stay in cache. All products take strided
-# views of the (B, T, H, d) arrays and write strided views: BLAS needs only a contiguous last axis, so no head is ever
-# transposed. Shapes in here: q (K, G, t, d), k (K, 1, s, d), scores (K, G, t, s), with H = K G query heads, t queries, s
-# keys.
+# A few heads of one sample and a block of queries at a time, so that the scores stay in cache. All products take views
+# of the (B, T, H, d) arrays and write such views: BLAS needs only a contiguous last axis, so no head is transposed.
+# Shapes in here: q (K, G, t, d), k (K, 1, s, d), scores (K, G, t, s), with H = K G query heads, t queries, s keys.
 
 SCORES = 1 << 17  # elements of one block of scores: it and the work array of backward fill a 1 MB L2 cache
 QUERIES = 128  # at most in a block; half of it in short causal ones, which then skip more of the hidden half
