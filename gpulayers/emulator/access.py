@@ -16,6 +16,7 @@ Array = np.ndarray
 _ADDRESS = re.compile(r"\[\s*([^\]+]+?)\s*(?:\+\s*(-?\w+))?\s*\]$")
 SPACES = ("global", "shared", "local", "const", "param")
 STRONG = {"volatile", "relaxed", "acquire", "release", "acq_rel"}  # such accesses do not race with each other
+RELEASE = {"release", "acq_rel", "sc"}
 SCOPES = ("cta", "gpu", "sys", "cluster", "weak", "mmio")
 CACHE_HINTS = ("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc")
 VECTORS = {"v2": 2, "v4": 4, "v8": 8}
@@ -109,21 +110,23 @@ def build_store(given: Instruction, context: Context) -> Step:
         raise given.unknown("vector of another length")
     read_address = address_reader(given, context, given.operands[0])
     atomic = bool(STRONG & set(given.flags))
-    access = Access(DTYPES[code].itemsize * lanes, True, atomic, given.place)
+    access = Access(DTYPES[code].itemsize * lanes, True, atomic, given.place, bool(RELEASE & set(given.flags)))
 
     def step(group, index: Index) -> None:
         addresses = read_address(group, index)
         for region, where, address, part in group.memory.split(group, addresses, access, index):
             values = [np.broadcast_to(read(group, part), where.shape) for read in readers]
-            doubtful = region.check(group, where, address, access, part)
+            races = region.check(group, where, address, access, part)
             view, element = views(region, where, raw)
-            before = doubtful is not None and _differs(view, element, values)
+            harmful = np.zeros(len(where), bool)
+            if races is not None and races.stores is not None:  # harmless where it stores what is there already
+                harmful |= races.stores[0] & _differs(view, element, values)
             for number, value in enumerate(values):
                 view[element + np.int64(number) if number else element] = value
-            if doubtful is not None:
-                harmful = doubtful & (before | _differs(view, element, values))
-                if harmful.any():
-                    region.report_store(group, harmful, address, access, part)
+            if races is not None and races.together is not None:  # harmless where all of them store the same
+                harmful |= races.together & _differs(view, element, values)
+            if races is not None and harmful.any():
+                region.report_store(group, harmful, address, access, part)
 
     return step
 
@@ -132,6 +135,19 @@ def _differs(view: Array, element: Array, values: list[Array]) -> Array:
     """Where memory does not hold the values."""
     parts = [view.take(element + np.int64(number)) != value for number, value in enumerate(values)]
     return np.logical_or.reduce(parts)
+
+
+@instruction("membar", "fence")
+def build_fence(given: Instruction, context: Context) -> Step:
+    """A fence beyond the block, after which the thread's atomics release what was stored before."""
+    given.allow("gl", "sys", "cta", "gpu", "cluster", "sc", "acq_rel", "proxy", "async", "acquire", "release")
+    if "cta" in given.flags or "cluster" in given.flags:
+        return lambda group, index: None
+
+    def step(group, index: Index) -> None:
+        group.fenced[index] = True
+
+    return step
 
 
 @instruction("prefetch", "prefetchu", "discard", "applypriority")

@@ -328,8 +328,8 @@ def _key(key: Any) -> Any:
 
 
 METHODS = {  # name -> parameters that CuPy's method takes and NumPy's has too
-    "all": "axis out keepdims", "any": "axis out keepdims", "argmax": "axis out keepdims",
-    "argmin": "axis out keepdims", "argpartition": "kth axis", "argsort": "axis kind", "choose": "choices out mode",
+    "all": "axis out keepdims", "any": "axis out keepdims", "argmax": "axis out * keepdims",
+    "argmin": "axis out * keepdims", "argpartition": "kth axis", "argsort": "axis kind", "choose": "choices out mode",
     "clip": "min max out", "compress": "condition axis out", "conj": "", "cumprod": "axis dtype out",
     "cumsum": "axis dtype out", "diagonal": "offset axis1 axis2", "flatten": "order", "max": "axis out keepdims",
     "mean": "axis dtype out keepdims", "min": "axis out keepdims", "nonzero": "", "partition": "kth axis",
@@ -340,21 +340,27 @@ METHODS = {  # name -> parameters that CuPy's method takes and NumPy's has too
 }  # fmt: skip
 
 
-def check_call(name: str, allowed: tuple[str, ...], args: tuple, kwargs: dict[str, Any]) -> None:
-    """Refuse what CuPy's function does not take."""
-    strange = [key for key in kwargs if key not in allowed]
-    if strange:
-        raise TypeError(f"{name}() got an unexpected keyword argument '{strange[0]}'")
-    if len(args) > len(allowed):
-        raise TypeError(f"{name}() takes at most {len(allowed)} arguments ({len(args)} given)")
+def call_checker(name: str, parameters: str) -> Callable[[tuple, dict[str, Any]], None]:
+    """A function that refuses arguments which CuPy's function does not take; those behind `*` go by name only."""
+    before, _, behind = parameters.partition("*")
+    most, allowed = len(before.split()), {*before.split(), *behind.split()}
+
+    def check(args: tuple, kwargs: dict[str, Any]) -> None:
+        strange = [key for key in kwargs if key not in allowed]
+        if strange:
+            raise TypeError(f"{name}() got an unexpected keyword argument '{strange[0]}'")
+        if len(args) > most:
+            raise TypeError(f"{name}() takes at most {most} positional arguments ({len(args)} given)")
+
+    return check
 
 
 def _method(name: str, parameters: str) -> Callable:
-    allowed = tuple(parameters.split())
+    check = call_checker(name, parameters)
     host_method = getattr(np.ndarray, name)
 
     def method(self: ndarray, *args: Any, **kwargs: Any) -> Any:
-        check_call(name, allowed, args, kwargs)
+        check(args, kwargs)
         refuse_bfloat16_reduction(name, self)
         out = kwargs.get("out")
         result = host_method(self._host, *unwrap(args), **{key: unwrap(one) for key, one in kwargs.items()})

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpulayers.emulator.access import CACHE_HINTS, SCOPES, STRONG, address_reader, check_flags, views
+from gpulayers.emulator.access import CACHE_HINTS, RELEASE, SCOPES, STRONG, address_reader, check_flags, views
 from gpulayers.emulator.context import Context, Index, Step
 from gpulayers.emulator.formats import FORMATS
 from gpulayers.emulator.program import DTYPES, Instruction
@@ -60,7 +60,7 @@ def build_atomic(given: Instruction, context: Context) -> Step:
     readers = [context.reader(text, code, given) for text in given.operands[2 if returns else 1 :]]
     if len(readers) != (2 if operation == "cas" else 1):
         raise given.unknown(f"{len(given.operands)} operands")
-    access = Access(DTYPES[code].itemsize, True, True, given.place)
+    access = Access(DTYPES[code].itemsize, True, True, given.place, bool(RELEASE & set(given.flags)))
 
     def step(group, index: Index) -> None:
         addresses = read_address(group, index)

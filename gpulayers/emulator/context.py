@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpulayers.emulator.program import DTYPES, Instruction, Routine
+from gpulayers.emulator.specials import SPECIALS, WIDE
 
 if TYPE_CHECKING:
     from gpulayers.emulator.group import Group
@@ -20,6 +21,7 @@ Writer = Callable[["Group", Index, np.ndarray], None]
 Step = Callable[["Group", Index], None]
 
 SHARED_WINDOW, LOCAL_WINDOW, PARAM_WINDOW = 1 << 60, 1 << 61, 1 << 62  # generic addresses of the small spaces
+CARRY = "%CC"  # the condition code that add.cc sets and addc reads
 _INTEGER = re.compile(r"-?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
 _SYMBOL = re.compile(r"([A-Za-z_$%][\w$#]*)\s*(?:\+\s*(-?\w+))?$")
 
@@ -46,7 +48,7 @@ class Context:
         self.dtypes: list[np.dtype] = []
         self.specials: dict[str, int] = {}
         self.uses = used  # how often each register is read
-        for name, code in routine.registers.items():
+        for name, code in {**routine.registers, CARRY: "pred"}.items():
             self._new_slot(name, DTYPES[code])
 
     def _new_slot(self, name: str, dtype: np.dtype) -> int:
@@ -55,9 +57,8 @@ class Context:
         return self.slots[name]
 
     def _slot(self, name: str) -> int | None:
-        if name not in self.slots and name.startswith("%"):
-            wide = name.startswith(("%clock64", "%globaltimer")) and not name.endswith(("_lo", "_hi"))
-            self.specials[name] = self._new_slot(name, np.dtype("u8" if wide else "u4"))
+        if name not in self.slots and name in SPECIALS:
+            self.specials[name] = self._new_slot(name, np.dtype("u8" if name in WIDE else "u4"))
         return self.slots.get(name)
 
     def address(self, text: str) -> int | None:

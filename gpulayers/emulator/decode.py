@@ -17,7 +17,7 @@ from gpulayers.emulator.registry import build, instruction
 from gpulayers.emulator.warp import WarpStep
 
 SHARED_GAP = 16  # bytes between shared variables, so that running over the end of one is seen
-NO_EFFECT = ("membar", "fence", "nop", "nanosleep", "griddepcontrol", "pmevent")
+NO_EFFECT = ("nop", "nanosleep", "griddepcontrol", "pmevent")
 _WORD = re.compile(r"[A-Za-z_$%][\w$#]*")
 
 

@@ -7,27 +7,27 @@ from typing import Any
 
 import numpy as np
 
-from gpulayers.emulator.array import check_call, ndarray, unwrap, wrap
+from gpulayers.emulator.array import call_checker, ndarray, unwrap, wrap
 
-# name -> parameters that CuPy's function takes, in its order, as far as NumPy's takes them too
+# name -> parameters that CuPy's function takes, in its order, as far as NumPy's takes them too; behind * by name only
 PARAMETERS = {
     "all": "a axis out keepdims", "allclose": "a b rtol atol equal_nan", "amax": "a axis out keepdims",
     "amin": "a axis out keepdims", "any": "a axis out keepdims", "append": "arr values axis",
-    "argmax": "a axis out keepdims", "argmin": "a axis out keepdims", "argpartition": "a kth axis",
+    "argmax": "a axis * out keepdims", "argmin": "a axis * out keepdims", "argpartition": "a kth axis",
     "argsort": "a axis kind", "argwhere": "a", "around": "a decimals out", "array_equal": "a1 a2 equal_nan",
-    "array_split": "ary indices_or_sections axis", "average": "a axis weights returned keepdims",
+    "array_split": "ary indices_or_sections axis", "average": "a axis weights returned * keepdims",
     "bincount": "x weights minlength", "broadcast_to": "array shape", "clip": "a a_min a_max out",
-    "column_stack": "tup", "compress": "condition a axis out", "concatenate": "tup axis out dtype casting",
-    "concat": "tup axis out dtype casting", "count_nonzero": "a axis", "cross": "a b axisa axisb axisc axis",
+    "column_stack": "tup", "compress": "condition a axis out", "concatenate": "tup axis out * dtype casting",
+    "concat": "tup axis out * dtype casting", "count_nonzero": "a axis", "cross": "a b axisa axisb axisc axis",
     "cumprod": "a axis dtype out", "cumsum": "a axis dtype out", "delete": "arr indices axis", "diag": "v k",
     "diagonal": "a offset axis1 axis2", "diff": "a n axis prepend append", "digitize": "x bins right",
     "dot": "a b out", "dstack": "tup", "expand_dims": "a axis", "flatnonzero": "a", "flip": "a axis", "fliplr": "a",
-    "flipud": "a", "hstack": "tup dtype casting", "inner": "a b", "interp": "x xp fp left right period",
+    "flipud": "a", "hstack": "tup * dtype casting", "inner": "a b", "interp": "x xp fp left right period",
     "isclose": "a b rtol atol equal_nan", "isin": "element test_elements assume_unique invert", "isscalar": "element",
     "kron": "a b", "matrix_transpose": "x", "max": "a axis out keepdims", "may_share_memory": "a b max_work",
     "mean": "a axis dtype out keepdims", "median": "a axis out overwrite_input keepdims",
     "min": "a axis out keepdims", "moveaxis": "a source destination", "nan_to_num": "x copy nan posinf neginf",
-    "nanargmax": "a axis out keepdims", "nanargmin": "a axis out keepdims", "nanmax": "a axis out keepdims",
+    "nanargmax": "a axis * out keepdims", "nanargmin": "a axis * out keepdims", "nanmax": "a axis out keepdims",
     "nanmean": "a axis dtype out keepdims", "nanmin": "a axis out keepdims", "nansum": "a axis dtype out keepdims",
     "ndim": "a", "nonzero": "a", "outer": "a b out", "packbits": "a axis bitorder", "partition": "a kth axis",
     "percentile": "a q axis out overwrite_input method keepdims", "permute_dims": "a axes",
@@ -36,13 +36,13 @@ PARAMETERS = {
     "roll": "a shift axis", "rollaxis": "a axis start", "rot90": "a k axes", "round": "a decimals out",
     "searchsorted": "a v side sorter", "select": "condlist choicelist default", "shape": "a",
     "shares_memory": "a b max_work", "size": "a axis", "sort": "a axis kind", "split": "ary indices_or_sections axis",
-    "squeeze": "a axis", "stack": "tup axis out dtype casting", "std": "a axis dtype out ddof keepdims",
+    "squeeze": "a axis", "stack": "tup axis out * dtype casting", "std": "a axis dtype out ddof keepdims",
     "sum": "a axis dtype out keepdims", "swapaxes": "a axis1 axis2", "take": "a indices axis out",
     "take_along_axis": "a indices axis", "tensordot": "a b axes", "tile": "A reps",
     "trace": "a offset axis1 axis2 dtype out", "transpose": "a axes", "tril": "m k", "triu": "m k",
-    "unique": "ar return_index return_inverse return_counts axis equal_nan", "unpackbits": "a axis bitorder",
+    "unique": "ar return_index return_inverse return_counts axis * equal_nan", "unpackbits": "a axis bitorder",
     "unravel_index": "indices dims order", "var": "a axis dtype out ddof keepdims", "vdot": "a b",
-    "vstack": "tup dtype casting", "where": "condition x y",
+    "vstack": "tup * dtype casting", "where": "condition x y",
 }  # fmt: skip
 VARIADIC = ("atleast_1d", "atleast_2d", "atleast_3d", "broadcast_arrays", "broadcast_shapes", "ix_", "meshgrid")
 VARIADIC_KEYWORDS = {"meshgrid": ("indexing", "sparse", "copy")}
@@ -70,14 +70,14 @@ def call(name: str, function: Callable, args: tuple, kwargs: dict[str, Any]) -> 
 
 def delegate(name: str, parameters: str) -> Callable:
     """A function with CuPy's parameters that works as NumPy's."""
-    allowed, function = tuple(parameters.split()), getattr(np, name)
+    check, function = call_checker(name, parameters), getattr(np, name)
 
     def delegated(*args: Any, **kwargs: Any) -> Any:
-        check_call(name, allowed, args, kwargs)
+        check(args, kwargs)
         return call(name, function, args, kwargs)
 
     delegated.__name__ = delegated.__qualname__ = name
-    delegated.__doc__ = f"numpy.{name}, with CuPy's parameters: {', '.join(allowed)}."
+    delegated.__doc__ = f"numpy.{name}, with CuPy's parameters: {parameters}."
     return delegated
 
 
@@ -86,7 +86,8 @@ def variadic(name: str) -> Callable:
     function, keywords = getattr(np, name), VARIADIC_KEYWORDS.get(name, ())
 
     def delegated(*args: Any, **kwargs: Any) -> Any:
-        check_call(name, ("",) * len(args) + keywords, args, kwargs)
+        if not set(kwargs) <= set(keywords):
+            raise TypeError(f"{name}() got an unexpected keyword argument '{min(set(kwargs) - set(keywords))}'")
         return call(name, function, args, kwargs)
 
     delegated.__name__ = delegated.__qualname__ = name

@@ -11,6 +11,7 @@ from gpulayers.emulator.errors import EmulatorError, OutOfBounds, Place
 from gpulayers.emulator.indexing import positions
 from gpulayers.emulator.races import EPOCH_SHIFT, USED, WARP_SHIFT
 from gpulayers.emulator.regions import Access, LocalRegion, Region, SharedRegion
+from gpulayers.emulator.specials import SPECIALS
 
 if TYPE_CHECKING:
     from gpulayers.emulator.launch import Launch
@@ -33,6 +34,7 @@ class Group:
         self.shift = launch.shift
         self.stamp = ((self.block + first) << self.shift) | self.thread | np.int64(USED)
         self.exited = np.zeros(self.size, bool)
+        self.fenced = np.zeros(self.size, bool)  # has passed a memory fence since its last store
         self._make_memory()
         self.registers = self._make_registers()
 
@@ -40,7 +42,7 @@ class Group:
         layout, launch = self.launch.layout, self.launch
         more: list[Region] = []
         self.shared = SharedRegion(layout.total, layout.stride, self.blocks, self.shift, layout.gaps)
-        if layout.total:
+        if layout.names:
             more.append(self.shared)
         if launch.code.local_size:
             more.append(LocalRegion(launch.code.local_size, self.size))
@@ -50,47 +52,8 @@ class Group:
         context = self.launch.code.context
         registers = [np.zeros(self.size, dtype) for dtype in context.dtypes]
         for name, slot in context.specials.items():
-            registers[slot][:] = self.special(name)
+            registers[slot][:] = SPECIALS[name](self)
         return registers
-
-    def special(self, name: str) -> Array | int:
-        """The value of a special register."""
-        base, _, axis = name.partition(".")
-        launch = self.launch
-        if axis:
-            number = "xyz".index(axis)
-            sizes = {"%ntid": launch.block, "%nctaid": launch.grid, "%tid": launch.block, "%ctaid": launch.grid}
-            if base in ("%ntid", "%nctaid"):
-                return sizes[base][number]
-            linear = self.thread if base == "%tid" else self.block + self.first
-            x, y, _ = sizes[base]
-            return (linear % x, linear // x % y, linear // (x * y))[number]
-        simple = {
-            "%laneid": self.lane,
-            "%warpid": self.thread >> 5,
-            "%nwarpid": (self.threads + 31) // 32,
-            "%smid": 0,
-            "%nsmid": 1,
-            "%gridid": 0,
-            "%dynamic_smem_size": launch.layout.dynamic,
-            "%total_smem_size": launch.layout.total,
-            "%clock": 0,
-            "%clock64": 0,
-            "%globaltimer": 0,
-        }
-        if name in simple:
-            return simple[name]
-        bit = np.uint64(1) << self.lane.astype(np.uint64)
-        masks = {
-            "%lanemask_eq": bit,
-            "%lanemask_lt": bit - np.uint64(1),
-            "%lanemask_le": bit * np.uint64(2) - np.uint64(1),
-            "%lanemask_gt": ~(bit * np.uint64(2) - np.uint64(1)) & np.uint64(0xFFFFFFFF),
-            "%lanemask_ge": ~(bit - np.uint64(1)) & np.uint64(0xFFFFFFFF),
-        }
-        if name in masks:
-            return masks[name]
-        raise EmulatorError(f"special register {name} is not known to the emulator", kernel=launch.kernel_name)
 
     def pass_barrier(self, index: Index) -> None:
         """These threads have passed a block barrier."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpulayers.emulator.context import Context, Index, Step
+from gpulayers.emulator.context import CARRY, Context, Index, Step
 from gpulayers.emulator.program import DTYPES, Instruction
 from gpulayers.emulator.registry import instruction
 
@@ -91,6 +91,8 @@ ADDITIVE = {"add": np.add, "sub": np.subtract}
 
 def build_add(given: Instruction, context: Context) -> Step:
     """Integer `add` and `sub` (floating.py takes the others)."""
+    if "cc" in given.flags:
+        return build_carry(given, context)
     function = ADDITIVE[given.opcode]
     if "sat" in given.allow("sat"):
         function = saturating(function)
@@ -108,6 +110,8 @@ def build_multiply(given: Instruction, context: Context) -> Step:
 
 def build_multiply_add(given: Instruction, context: Context) -> Step:
     """Integer `mad`, `.lo`, `.hi` or `.wide`."""
+    if "cc" in given.flags:
+        return build_carry(given, context)
     flags, code = given.allow("lo", "hi", "wide"), given.type
     if "wide" in flags:
         wide = DTYPES[WIDER[code]]
@@ -115,6 +119,39 @@ def build_multiply_add(given: Instruction, context: Context) -> Step:
         return elementwise(given, context, lambda a, b, c: a.astype(wide) * b.astype(wide) + c, codes, WIDER[code])
     product = high_product if "hi" in flags else np.multiply
     return elementwise(given, context, lambda a, b, c: product(a, b) + c, [code] * 3, code)
+
+
+@instruction("addc", "subc", "madc")
+def build_carry(given: Instruction, context: Context) -> Step:
+    """Arithmetic of several words: `.cc` sets the carry or borrow, `addc`, `subc` and `madc` take it in."""
+    flags, code = given.allow("cc", "lo", "hi"), given.type
+    takes, operation = given.opcode.endswith("c"), given.opcode[:3]
+    half = high_product if "hi" in flags else np.multiply
+    unsigned = np.dtype(f"u{DTYPES[code].itemsize}")
+    readers = context.readers(given, 1, [code] * (3 if operation == "mad" else 2))
+    write, write_carry = context.writer(given.operands[0], code, given), context.writer(CARRY, "pred", given)
+    read_carry = context.reader(CARRY, "pred", given)
+
+    def step(group, index: Index) -> None:
+        *factors, last = (read(group, index) for read in readers)
+        first = (half(*factors) if operation == "mad" else factors[0]).view(unsigned)
+        carry = read_carry(group, index).astype(unsigned) if takes else unsigned.type(0)
+        result, over = _with_carry(first, last.view(unsigned), carry, operation == "sub")
+        write(group, index, result.view(DTYPES[code]))
+        if "cc" in flags:
+            write_carry(group, index, over)
+
+    return step
+
+
+def _with_carry(a: Array, b: Array, carry: Array, subtract: bool) -> tuple[Array, Array]:
+    """a + b + carry or a - b - carry, and whether it left the range."""
+    if subtract:
+        part = a - b
+        return part - carry, (a < b) | (part < carry)
+    part = a + b
+    total = part + carry
+    return total, (part < a) | (total < part)
 
 
 def build_divide(given: Instruction, context: Context) -> Step:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from typing import Any
 
@@ -18,7 +19,7 @@ def _three(size: Any, name: str) -> Coordinates:
     """As CuPy: a tuple of 1 to 3 integers, of which zeros count as ones."""
     if not isinstance(size, tuple):
         raise TypeError(f"Argument '{name}' has incorrect type (expected tuple, got {type(size).__name__})")
-    x, y, z = (max(1, one.__index__()) for one in (*size, 1, 1)[:3])
+    x, y, z = (max(1, operator.index(one)) for one in (*size, 1, 1)[:3])
     return x, y, z
 
 

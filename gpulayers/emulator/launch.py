@@ -15,6 +15,7 @@ from gpulayers.emulator.group import Group
 from gpulayers.emulator.races import Shadow
 from gpulayers.emulator.regions import Memory, ParameterRegion, Region
 from gpulayers.emulator.schedule import Scheduler
+from gpulayers.emulator.synchronise import BlockOrder
 
 Array = np.ndarray
 
@@ -57,8 +58,8 @@ class Layout:
     names: list[tuple[int, int, str]]
 
     def name_at(self, offset: int) -> str:
-        """The variable at an offset, for messages."""
-        mangled = next((name for start, stop, name in self.names if start <= offset < stop), "")
+        """The variable at an offset, or the one before it, for messages."""
+        mangled = next((name for start, _, name in reversed(self.names) if start <= offset), "")
         local = re.search(r"E\d+(\w+?)(?:_\d+)?$", mangled) if mangled.startswith("_ZZ") else None
         return local[1] if local else mangled
 
@@ -80,7 +81,7 @@ def shared_layout(code: Code, dynamic: int) -> Layout:
     return Layout(total, -(-(total + SHARED_GAP) // 16) * 16, dynamic, gaps, names)
 
 
-def regions(spans: list[Span], shift: int, races: bool) -> list[Region]:
+def regions(spans: list[Span], shift: int, races: bool, order: BlockOrder | None) -> list[Region]:
     """Regions for the spans; overlapping ones become one, which is read-only if all of them are."""
     found: list[Region] = []
     for span in sorted((one for one in spans if one.stop > one.start), key=lambda one: one.start):
@@ -95,7 +96,7 @@ def regions(spans: list[Span], shift: int, races: bool) -> list[Region]:
             found.append(Region(span.name, span.start, span.stop, data, span.const))
     for region in found:
         if races and not region.read_only:
-            region.shadow = Shadow(len(region.data), shift)
+            region.shadow = Shadow(len(region.data), shift, order)
     return found
 
 
@@ -124,7 +125,8 @@ class Launch:
         self._check_sizes(shared, shared_limit)
         self.layout = shared_layout(code, shared)
         self.parameters = self._parameters(values)
-        self.memory = Memory([*regions(spans, self.shift, check_races), ParameterRegion(self.parameters)])
+        self.order = BlockOrder(math.prod(grid), self.shift) if code.has_fences and check_races else None
+        self.memory = Memory([*regions(spans, self.shift, check_races, self.order), ParameterRegion(self.parameters)])
 
     def _check_sizes(self, shared: int, shared_limit: int) -> None:
         problems = [

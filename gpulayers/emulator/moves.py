@@ -154,7 +154,9 @@ def _conversion(given: Instruction, target: str, source: str) -> Callable[[Array
             value = np.where(np.isnan(value), value.dtype.type(0), np.clip(value, 0, 1))
         if "relu" in given.flags:
             value = np.where(value < 0, value.dtype.type(0), value)
-        result = _narrow(value, target, mode, a)
+        if target == "f32" and mode == "rn" and not is_float(source):
+            return a.astype(np.float32)  # straight from the integer: float64 does not hold all 64-bit ones
+        result = _narrow(value, target, mode)
         return flush(result) if ftz and target == "f32" else result
 
     return convert
@@ -164,14 +166,12 @@ def _exact_double(a: Array) -> Array:
     return a.astype(np.float64)
 
 
-def _narrow(value: Array, target: str, mode: str, original: Array) -> Array:
+def _narrow(value: Array, target: str, mode: str) -> Array:
     """Round a wide value to the target format."""
     if target == "f64":
         return value.astype(np.float64)
     if target == "f32":
-        if mode == "rn":
-            return original.astype(np.float32) if original.dtype.kind in "iu" else value.astype(np.float32)
-        return narrow_float32(value.astype(np.float64), mode)
+        return value.astype(np.float32) if mode == "rn" else narrow_float32(value.astype(np.float64), mode)
     if target == "bf16":
         if mode == "rz":
             return float32_to_bfloat16(value.astype(np.float32), "rz")

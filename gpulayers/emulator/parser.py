@@ -20,7 +20,7 @@ _LABEL = re.compile(rf"({_NAME})\s*:(?!:)\s*")
 _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+([^\n]*)")
 _INLINED = re.compile(r"inlined_at\s+(\d+)\s+(\d+)")
 _INSTRUCTION = re.compile(rf"(?:@(!?)({_NAME})\s+)?([a-z][\w.:]*)\s*(.*)$", re.DOTALL)
-_REGISTERS = re.compile(r"\.reg\s+((?:\.\w+\s+)+)(.*)$", re.DOTALL)
+_REGISTERS = re.compile(r"\.reg\s*((?:\.\w+\s+)+)(.*)$", re.DOTALL)
 _VARIABLE = re.compile(
     r"(?:\.(?:visible|extern|weak|common)\s+)*\.(?P<space>global|const|shared|local|param)\s+"
     r"(?P<attributes>(?:\.attribute\([^)]*\)\s*|\.ptr\s+|\.(?:global|const|shared|local)\s+|\.align\s+\d+\s+)*)"
@@ -141,7 +141,7 @@ def _statements(text: str, start: int) -> tuple[list[str], int]:
             found.append(label[1] + ":")
             position = label.end()
             continue
-        line_directive = text.startswith(".loc", position)
+        line_directive = _LOC.match(text, position)
         end = text.find("\n" if line_directive else ";", position)
         if end < 0:
             raise ParseError("PTX ends inside a statement")
@@ -187,7 +187,7 @@ class _Body:
         return name
 
     def directive(self, text: str) -> None:
-        if text.startswith(".loc"):
+        if _LOC.match(text):
             self.location(text)
         elif text.startswith(".reg"):
             self.registers(text)

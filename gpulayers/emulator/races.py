@@ -16,9 +16,16 @@ those of different warp epochs by `__syncwarp`. Different blocks are ordered by 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
+from gpulayers.emulator.tables import Table, new_table
+
 Array = np.ndarray
+Ordered = Callable[
+    [np.ndarray, np.ndarray], np.ndarray
+]  # (old words, new stamps) -> ordered by a release and an acquire
 NEVER = 0
 USED = -(1 << 63)
 THREAD = np.int64((1 << 32) - 1)
@@ -30,7 +37,7 @@ LEVEL = np.int64(3 << LEVEL_SHIFT)
 MAX_EPOCH = (1 << 19) - 1
 
 
-def relation(word: Array, stamp: Array, shift: int, ordered_blocks=None) -> Array | None:
+def relation(word: Array, stamp: Array, shift: int, ordered_blocks: Ordered | None = None) -> Array | None:
     """Level of the conflict between recorded accesses and new ones: 0 where they are ordered; None: 0 everywhere.
 
     `ordered_blocks(old, new)`: which pairs of threads of different blocks a release and an acquire have ordered.
@@ -65,21 +72,22 @@ class Shadow:
 
     Cells are as large as the largest access so far allows, and are split when a smaller access comes."""
 
-    def __init__(self, size: int, shift: int) -> None:
+    def __init__(self, size: int, shift: int, ordered_blocks: Ordered | None = None) -> None:
         self.size, self.shift = size, shift  # shift: bits of a thread's number within its block
         self.cell = -1  # log2 of the cell's size
-        self.writer = self.reader = np.empty(0, np.int64)
-        self.ordered_blocks = None
+        self.writer: Table = np.empty(0, np.int64)
+        self.reader: Table = self.writer
+        self.ordered_blocks = ordered_blocks
 
     def _fit(self, size: int) -> None:
         wanted = min(4, size.bit_length() - 1)
         if self.cell < 0:
             self.cell = wanted
             cells = (self.size >> wanted) + 1
-            self.writer, self.reader = np.zeros(cells, np.int64), np.zeros(cells, np.int64)
+            self.writer, self.reader = new_table(cells), new_table(cells)
         elif wanted < self.cell:
             times = 1 << (self.cell - wanted)
-            self.writer, self.reader = np.repeat(self.writer, times), np.repeat(self.reader, times)
+            self.writer, self.reader = self.writer.repeat(times), self.reader.repeat(times)
             self.cell = wanted
 
     def cells(self, where: Array, size: int) -> list[Array]:
@@ -106,7 +114,7 @@ class Shadow:
             conflict &= (words & ATOMIC) == 0
         return conflict if conflict.any() else None
 
-    def _record(self, table: Array, cell: Array, stamp: Array, flag: np.int64, merge: bool) -> Array | None:
+    def _record(self, table: Table, cell: Array, stamp: Array, flag: np.int64, merge: bool) -> Array | None:
         """Enter the access; returns where another thread entered the same cell at the same time.
 
         `merge` keeps word of the accesses that are not ordered before this one, by raising the level."""
@@ -124,7 +132,7 @@ class Shadow:
             self._raise_level(table, cell[clash], stamp[clash] | flag)
         return clash
 
-    def _raise_level(self, table: Array, cell: Array, entry: Array) -> None:
+    def _raise_level(self, table: Table, cell: Array, entry: Array) -> None:
         """Several threads touched these cells in one instruction: record the widest level among them."""
         found = table.take(cell)
         level = relation(found, entry & ~ATOMIC, self.shift)

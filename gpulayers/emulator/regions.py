@@ -10,10 +10,11 @@ import numpy as np
 from gpulayers.emulator.context import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, Index
 from gpulayers.emulator.errors import DataRace, Misaligned, OutOfBounds, Place, UninitialisedRead, WriteToConstant
 from gpulayers.emulator.indexing import positions, select
-from gpulayers.emulator.races import ATOMIC, LEVEL_SHIFT, THREAD, Shadow
+from gpulayers.emulator.races import ATOMIC, LEVEL_SHIFT, THREAD, Races, Shadow
 
 if TYPE_CHECKING:
     from gpulayers.emulator.group import Group
+    from gpulayers.emulator.synchronise import BlockOrder
 
 Array = np.ndarray
 
@@ -25,6 +26,7 @@ class Access(NamedTuple):
     write: bool
     atomic: bool  # also volatile and relaxed accesses: they do not race with each other
     place: Place
+    releases: bool = False  # it has a fence in itself
 
     @property
     def verb(self) -> str:
@@ -60,8 +62,8 @@ class Region:
         """An address in words."""
         return f"byte {address - self.start} of {self.name} ({self.stop - self.start} bytes)"
 
-    def check(self, group: Group, where: Array, address: Array, access: Access, index: Index) -> Array | None:
-        """Races. Returns lanes whose stores are harmless only if they do not change the value."""
+    def check(self, group: Group, where: Array, address: Array, access: Access, index: Index) -> Races | None:
+        """Races. Returns what may be harmless: stores of a value that is there already, or that others store too."""
         if access.write and self.read_only:
             message = f"{access.verb} to {self.name}, which the kernel takes as const"
             raise group.error(WriteToConstant, message, access.place, int(positions(index)[0]))
@@ -71,25 +73,31 @@ class Region:
 
     def _races(
         self, group: Group, shadow: Shadow, where: Array, address: Array, access: Access, index: Index
-    ) -> Array | None:
+    ) -> Races | None:
         stamp = group.stamp[index]
+        if group.launch.order is not None and not isinstance(self, SharedRegion):
+            self._order(group, group.launch.order, address, access, index)
         if not access.write:
             race = shadow.load(where, access.size, stamp, access.atomic)
             if race is not None:
-                self._report(group, race, address, access, index, "stored by", "it is loaded")
+                self._report(group, race, address, access, index, "stored by")
             return None
         races = shadow.store(where, access.size, stamp, access.atomic)
         if races.loads is not None:
-            self._report(group, races.loads, address, access, index, "loaded by", "it is overwritten")
-        doubtful = races.together
-        if races.stores is not None:
-            if access.atomic:
-                self._report(group, races.stores, address, access, index, "stored by", "the atomic access")
-            doubtful = races.stores[0] if doubtful is None else doubtful | races.stores[0]
-        return doubtful
+            self._report(group, races.loads, address, access, index, "loaded by")
+        if races.stores is not None and access.atomic:
+            self._report(group, races.stores, address, access, index, "stored by")
+        return races if races.stores is not None or races.together is not None else None
+
+    def _order(self, group: Group, order: BlockOrder, address: Array, access: Access, index: Index) -> None:
+        """Atomic accesses may order blocks; after a plain store a fence must come anew."""
+        if access.atomic:
+            order.touch(group, address, index, access.write, access.releases)
+        elif access.write:
+            group.fenced[index] = False
 
     def _report(
-        self, group: Group, race: tuple[Array, Array], address: Array, access: Access, index: Index, did: str, then: str
+        self, group: Group, race: tuple[Array, Array], address: Array, access: Access, index: Index, did: str
     ) -> None:
         lane = int(np.flatnonzero(race[0])[0])
         thread = int(positions(index)[lane])
@@ -141,7 +149,7 @@ class SharedRegion(Region):
         name = group.launch.layout.name_at(offset)
         return f"byte {offset} of shared memory ({self.size} bytes{', ' + name if name else ''})"
 
-    def check(self, group: Group, where: Array, address: Array, access: Access, index: Index) -> Array | None:
+    def check(self, group: Group, where: Array, address: Array, access: Access, index: Index) -> Races | None:
         assert self.shadow is not None
         if not access.write or access.atomic:
             never = self.shadow.unwritten(where, access.size)

@@ -126,14 +126,10 @@ class Scheduler:
     def _barrier(self, number: int, end: Barrier, index: Index) -> Moves:
         group = self.group
         index = join([*self.parked.pop(number, []), index])
-        waiting = np.bincount(group.block[index], minlength=group.blocks)
-        expected = group.threads
-        if end.threads is not None:
-            expected = int(np.max(end.threads(group, index)))
-        full = waiting == expected
-        arrived = select(index, full[group.block[index]])
+        full = self._full(end, index)
+        arrived = select(index, full)
         if arrived is not index:
-            rest = index if arrived is None else select(index, ~full[group.block[index]])
+            rest = index if arrived is None else select(index, ~full)
             if rest is not None:
                 self.parked[number] = [rest]
         if arrived is None:
@@ -142,6 +138,16 @@ class Scheduler:
         if end.reduce:
             self._reduce(end, arrived)
         return [(number + 1, arrived)]
+
+    def _full(self, end: Barrier, index: Index) -> Array:
+        """For each waiting thread whether its barrier has all the threads that it waits for."""
+        group, length = self.group, count(index)
+        which = end.number(group, index)
+        if length == group.size and end.threads is None and not np.ndim(which):
+            return np.ones(length, bool)
+        key = group.block[index] * 16 + np.broadcast_to(which, (length,)).astype(np.int64)
+        waiting = np.bincount(key)[key]
+        return waiting == (group.threads if end.threads is None else end.threads(group, index))
 
     def _reduce(self, end: Barrier, index: Index) -> None:
         group = self.group
@@ -217,6 +223,8 @@ class Scheduler:
         here[index] = True
         missing = np.flatnonzero((group.block == block) & ~here)
         message = f"waits at a barrier that {len(missing)} of the block's {group.threads} threads do not reach"
+        if end.threads is not None:
+            message = f"waits at a barrier of {int(np.max(end.threads(group, index)))} threads, which do not all come"
         message += f"; {self._whereabouts(int(missing[0]))}" if len(missing) else ""
         return group.error(BarrierDivergence, message, end.place, first)
 

@@ -32,7 +32,7 @@ NAMED = {
     "__nv_bfloat162": ("bfloat16", 2),
 }
 _VECTOR = re.compile(r"(u?)(char|short|int|longlong|long|float|double)[1-4]$")
-_VECTOR_SIZES = {"char": 1, "short": 2, "int": 4, "long": 8, "longlong": 8, "float": 4, "double": 8}
+_VECTOR_SIZES = {"float": 4, "double": 8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,9 @@ def _named(name: str) -> CType:
         return CType(name, *NAMED[name])
     vector = _VECTOR.match(name)
     if vector:
-        kind = "float" if vector[2] in ("float", "double") else "int"
-        return CType(name, kind, _VECTOR_SIZES[vector[2]])
+        if vector[2] not in ("float", "double"):
+            return CType(name, "any", 0)  # uint4 and the like are read as raw words of whatever lies there
+        return CType(name, "float", _VECTOR_SIZES[vector[2]])
     return CType(name, "any", 0)
 
 

@@ -20,10 +20,10 @@ NAMES = (
     "not_equal", "positive", "pow", "power", "rad2deg", "radians", "reciprocal", "remainder", "right_shift", "rint",
     "sign", "signbit", "sin", "sinh", "sqrt", "square", "subtract", "tan", "tanh", "true_divide", "trunc",
 )  # fmt: skip
-NO_BFLOAT16 = (  # CuPy has no bfloat16 loop for these
+NO_BFLOAT16 = (  # CuPy has no bfloat16 loop for these, or NumPy has none (the last five)
     "bitwise_and", "bitwise_count", "bitwise_invert", "bitwise_left_shift", "bitwise_not", "bitwise_or",
     "bitwise_right_shift", "bitwise_xor", "divmod", "float_power", "gcd", "invert", "lcm", "left_shift",
-    "logical_not", "logical_xor", "right_shift",
+    "logical_not", "logical_xor", "right_shift", "deg2rad", "degrees", "ldexp", "rad2deg", "radians",
 )  # fmt: skip
 SCATTER = ("add", "bitwise_and", "bitwise_or", "bitwise_xor", "maximum", "minimum", "subtract")
 REDUCE = ("add", "multiply")
