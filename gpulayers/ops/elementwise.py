@@ -1,10 +1,11 @@
-"""What the CPU bodies of elementwise ops share: walking arrays in cache-sized pieces, selecting without branches."""
+"""What elementwise ops share: walking arrays in cache-sized pieces, selecting without branches, launching a map."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
 from gpulayers.backend import Array, empty
+from gpulayers.cuda import contiguous, launch
 from gpulayers.ops.op import BLOCK, Op
 
 
@@ -48,6 +49,37 @@ def keep_where(keep: np.ndarray, x: np.ndarray, out: np.ndarray) -> None:
     np.multiply(x.view(np.uint32), keep, out=out.view(np.uint32))
 
 
+MAP_THREADS = 256
+
+
+def launch_map(
+    source: str,
+    function: str,
+    outputs: int | tuple[Array, ...],
+    inputs: tuple[Array, ...],
+    *extra: Array | np.generic | None,
+) -> tuple[Array, ...]:
+    """Run an elementwise kernel (kernels/map.cuh): a thread for each 16 bytes. Returns the outputs.
+
+    outputs: how many to make, or contiguous arrays to write. inputs: at least one. All are of one shape and dtype.
+    extra: what the kernel takes between its inputs and the number of elements.
+
+    Raises ValueError for different shapes, TypeError for different dtypes.
+    """
+    x = inputs[0]
+    for other in inputs[1:]:
+        if other.shape != x.shape:
+            raise ValueError(f"{function} takes arrays of one shape, got {x.shape} and {other.shape}")
+        if other.dtype != x.dtype:
+            raise TypeError(f"{function} takes arrays of one dtype, got {x.dtype} and {other.dtype}")
+    if isinstance(outputs, int):
+        outputs = tuple(empty(x.shape, x.dtype, like=x) for _ in range(outputs))
+    args = (*outputs, *(contiguous(a) for a in inputs), *extra, np.int64(x.size))
+    threads = -(-x.size * x.dtype.itemsize // 16)
+    launch(source, function, (-(-threads // MAP_THREADS),), (MAP_THREADS,), args, storage=x.dtype)
+    return outputs
+
+
 def _multiply_reference(dy: Array, derivative: Array) -> Array:
     """dx = dy derivative, elementwise. Both of one shape."""
     return dy * derivative
@@ -57,4 +89,8 @@ def _multiply_cpu(dy: Array, derivative: Array) -> Array:
     return np.multiply(dy, derivative, out=empty(dy.shape, dy.dtype, like=dy))
 
 
-multiply = Op("multiply", reference=_multiply_reference, cpu=_multiply_cpu)
+def _multiply_cuda(dy: Array, derivative: Array) -> Array:
+    return launch_map("elementwise", "multiply", 1, (dy, derivative))[0]
+
+
+multiply = Op("multiply", reference=_multiply_reference, cpu=_multiply_cpu, cuda=_multiply_cuda)

@@ -17,7 +17,7 @@ import math
 import numpy as np
 
 from gpulayers.backend import Array, array_module, empty, wide
-from gpulayers.ops.elementwise import pieces, work_array
+from gpulayers.ops.elementwise import launch_map, pieces, work_array
 from gpulayers.ops.normal import normal_cdf, normal_tail_cpu
 from gpulayers.ops.op import Op
 from gpulayers.ops.sigmoid import logistic
@@ -108,6 +108,22 @@ def _run_cpu(x: Array, bias: Array, approximate: str, y: Array, derivative: Arra
             piece(h, y_part, d_part[0] if d_part else None, [w[:rows] for w in work])
 
 
+# ------------------------------------------------------------------------------------------ the one launch of all
+
+
+def _run_cuda(x: Array, bias: Array, approximate: str, y: Array, dx: Array, dy: Array = None) -> None:
+    """Fill y and dx unless they are None; dx: the derivative, times dy if that is given. dx may be x itself."""
+    _check(approximate)
+    if bias is not None and (bias.shape != x.shape[-1:] or bias.dtype != x.dtype):
+        raise ValueError(f"gelu: bias must be {x.dtype} of shape {x.shape[-1:]}, got {bias.dtype} {bias.shape}")
+    cols = x.shape[-1] if x.ndim else 1
+    tanh = np.int32(approximate == "tanh")
+    if dy is None:
+        launch_map("gelu", "gelu", (y, dx, None), (x,), bias, np.int32(cols), tanh)
+    else:
+        launch_map("gelu", "gelu", (y, dx), (dy, x), bias, np.int32(cols), tanh)
+
+
 # --------------------------------------------------------------------------------------------------- the ops
 
 
@@ -122,7 +138,13 @@ def _gelu_cpu(x: Array, bias: Array = None, approximate: str = "none") -> Array:
     return y
 
 
-gelu = Op("gelu", reference=_gelu_reference, cpu=_gelu_cpu)
+def _gelu_cuda(x: Array, bias: Array = None, approximate: str = "none") -> Array:
+    y = empty(x.shape, x.dtype, like=x)
+    _run_cuda(x, bias, approximate, y, None)
+    return y
+
+
+gelu = Op("gelu", reference=_gelu_reference, cpu=_gelu_cpu, cuda=_gelu_cuda)
 
 
 def _backward_reference(dy: Array, x: Array, bias: Array = None, approximate: str = "none") -> Array:
@@ -136,7 +158,13 @@ def _backward_cpu(dy: Array, x: Array, bias: Array = None, approximate: str = "n
     return dx
 
 
-gelu_backward = Op("gelu_backward", reference=_backward_reference, cpu=_backward_cpu)
+def _backward_cuda(dy: Array, x: Array, bias: Array = None, approximate: str = "none") -> Array:
+    dx = empty(x.shape, x.dtype, like=x)
+    _run_cuda(x, bias, approximate, None, dx, dy)
+    return dx
+
+
+gelu_backward = Op("gelu_backward", reference=_backward_reference, cpu=_backward_cpu, cuda=_backward_cuda)
 
 
 def _with_derivative_reference(x: Array, bias: Array = None, approximate: str = "none") -> tuple[Array, Array]:
@@ -151,7 +179,18 @@ def _with_derivative_cpu(x: Array, bias: Array = None, approximate: str = "none"
     return y, derivative
 
 
-gelu_with_derivative = Op("gelu_with_derivative", reference=_with_derivative_reference, cpu=_with_derivative_cpu)
+def _with_derivative_cuda(x: Array, bias: Array = None, approximate: str = "none") -> tuple[Array, Array]:
+    y, derivative = empty(x.shape, x.dtype, like=x), empty(x.shape, x.dtype, like=x)
+    _run_cuda(x, bias, approximate, y, derivative)
+    return y, derivative
+
+
+gelu_with_derivative = Op(
+    "gelu_with_derivative",
+    reference=_with_derivative_reference,
+    cpu=_with_derivative_cpu,
+    cuda=_with_derivative_cuda,
+)
 
 
 def _inplace_reference(x: Array, bias: Array = None, approximate: str = "none") -> Array:
@@ -161,12 +200,25 @@ def _inplace_reference(x: Array, bias: Array = None, approximate: str = "none") 
     return y.astype(x.dtype)
 
 
-def _inplace_cpu(x: Array, bias: Array = None, approximate: str = "none") -> Array:
+def _check_contiguous(x: Array) -> None:
     if not x.flags.c_contiguous:
         raise ValueError(f"gelu_with_derivative_inplace: x must be contiguous, got strides {x.strides}")
+
+
+def _inplace_cpu(x: Array, bias: Array = None, approximate: str = "none") -> Array:
+    _check_contiguous(x)
     y = empty(x.shape, x.dtype, like=x)
     _run_cpu(x, bias, approximate, y, x)
     return y
 
 
-gelu_with_derivative_inplace = Op("gelu_with_derivative_inplace", reference=_inplace_reference, cpu=_inplace_cpu)
+def _inplace_cuda(x: Array, bias: Array = None, approximate: str = "none") -> Array:
+    _check_contiguous(x)
+    y = empty(x.shape, x.dtype, like=x)
+    _run_cuda(x, bias, approximate, y, x)
+    return y
+
+
+gelu_with_derivative_inplace = Op(
+    "gelu_with_derivative_inplace", reference=_inplace_reference, cpu=_inplace_cpu, cuda=_inplace_cuda
+)

@@ -11,7 +11,8 @@ He, Zhang, Ren and Sun, Delving deep into rectifiers, 2015, equations 1 and 8 to
 import numpy as np
 
 from gpulayers.backend import Array, array_module, empty, wide
-from gpulayers.ops.elementwise import keep_where, pieces, work_array
+from gpulayers.cuda import contiguous
+from gpulayers.ops.elementwise import keep_where, launch_map, pieces, work_array
 from gpulayers.ops.op import Op
 
 # ------------------------------------------------------------------------------------------------------- relu
@@ -27,7 +28,11 @@ def _relu_cpu(x: Array) -> Array:
     return np.clip(x, 0, np.inf, out=empty(x.shape, x.dtype, like=x))
 
 
-relu = Op("relu", reference=_relu_reference, cpu=_relu_cpu)
+def _relu_cuda(x: Array) -> Array:
+    return launch_map("relu", "relu", 1, (x,))[0]
+
+
+relu = Op("relu", reference=_relu_reference, cpu=_relu_cpu, cuda=_relu_cuda)
 
 
 def _relu_backward_reference(dy: Array, y: Array) -> Array:
@@ -43,7 +48,13 @@ def _relu_backward_cpu(dy: Array, y: Array) -> Array:
     return dx
 
 
-relu_backward = Op("relu_backward", reference=_relu_backward_reference, cpu=_relu_backward_cpu)
+def _relu_backward_cuda(dy: Array, y: Array) -> Array:
+    return launch_map("relu", "relu_backward", 1, (dy, y))[0]
+
+
+relu_backward = Op(
+    "relu_backward", reference=_relu_backward_reference, cpu=_relu_backward_cpu, cuda=_relu_backward_cuda
+)
 
 # ------------------------------------------------------------------------------------------------- leaky_relu
 
@@ -67,7 +78,11 @@ def _leaky_relu_cpu(x: Array, slope: float) -> Array:
     return y
 
 
-leaky_relu = Op("leaky_relu", reference=_leaky_relu_reference, cpu=_leaky_relu_cpu)
+def _leaky_relu_cuda(x: Array, slope: float) -> Array:
+    return launch_map("relu", "leaky_relu", 1, (x,), np.float32(slope))[0]
+
+
+leaky_relu = Op("leaky_relu", reference=_leaky_relu_reference, cpu=_leaky_relu_cpu, cuda=_leaky_relu_cuda)
 
 
 def _leaky_relu_backward_reference(dy: Array, x: Array, slope: float) -> Array:
@@ -84,7 +99,16 @@ def _leaky_relu_backward_cpu(dy: Array, x: Array, slope: float) -> Array:
     return dx
 
 
-leaky_relu_backward = Op("leaky_relu_backward", reference=_leaky_relu_backward_reference, cpu=_leaky_relu_backward_cpu)
+def _leaky_relu_backward_cuda(dy: Array, x: Array, slope: float) -> Array:
+    return launch_map("relu", "leaky_relu_backward", 1, (dy, x), np.float32(slope))[0]
+
+
+leaky_relu_backward = Op(
+    "leaky_relu_backward",
+    reference=_leaky_relu_backward_reference,
+    cpu=_leaky_relu_backward_cpu,
+    cuda=_leaky_relu_backward_cuda,
+)
 
 # ------------------------------------------------------------------------------------------------------ prelu
 
@@ -106,7 +130,11 @@ def _prelu_cpu(x: Array, weight: Array) -> Array:
     return y
 
 
-prelu = Op("prelu", reference=_prelu_reference, cpu=_prelu_cpu)
+def _prelu_cuda(x: Array, weight: Array) -> Array:
+    return launch_map("relu", "prelu", 1, (x,), contiguous(weight), np.int32(weight.size))[0]
+
+
+prelu = Op("prelu", reference=_prelu_reference, cpu=_prelu_cpu, cuda=_prelu_cuda)
 
 
 def _prelu_backward_reference(dy: Array, x: Array, weight: Array) -> tuple[Array, Array]:

@@ -14,7 +14,7 @@ activation functions, 2017 (SiLU, there called Swish).
 import numpy as np
 
 from gpulayers.backend import Array, array_module, empty, wide
-from gpulayers.ops.elementwise import pieces, work_array
+from gpulayers.ops.elementwise import launch_map, pieces, work_array
 from gpulayers.ops.op import Op
 
 LOWEST = -87.0  # exp(87) is the last whole power of e that float32 holds; s(-87) is 1.6e-38
@@ -48,7 +48,11 @@ def _one_plus_exp(x: np.ndarray, out: np.ndarray) -> None:
     out += 1
 
 
-sigmoid = Op("sigmoid", reference=_sigmoid_reference, cpu=_sigmoid_cpu)
+def _sigmoid_cuda(x: Array) -> Array:
+    return launch_map("sigmoid", "sigmoid", 1, (x,))[0]
+
+
+sigmoid = Op("sigmoid", reference=_sigmoid_reference, cpu=_sigmoid_cpu, cuda=_sigmoid_cuda)
 
 
 def _sigmoid_backward_reference(dy: Array, y: Array) -> Array:
@@ -67,7 +71,13 @@ def _sigmoid_backward_cpu(dy: Array, y: Array) -> Array:
     return dx
 
 
-sigmoid_backward = Op("sigmoid_backward", reference=_sigmoid_backward_reference, cpu=_sigmoid_backward_cpu)
+def _sigmoid_backward_cuda(dy: Array, y: Array) -> Array:
+    return launch_map("sigmoid", "sigmoid_backward", 1, (dy, y))[0]
+
+
+sigmoid_backward = Op(
+    "sigmoid_backward", reference=_sigmoid_backward_reference, cpu=_sigmoid_backward_cpu, cuda=_sigmoid_backward_cuda
+)
 
 
 def _tanh_reference(x: Array) -> Array:
@@ -79,7 +89,11 @@ def _tanh_cpu(x: Array) -> Array:
     return np.tanh(x, out=empty(x.shape, x.dtype, like=x))
 
 
-tanh = Op("tanh", reference=_tanh_reference, cpu=_tanh_cpu)
+def _tanh_cuda(x: Array) -> Array:
+    return launch_map("sigmoid", "tanh_forward", 1, (x,))[0]
+
+
+tanh = Op("tanh", reference=_tanh_reference, cpu=_tanh_cpu, cuda=_tanh_cuda)
 
 
 def _tanh_backward_reference(dy: Array, y: Array) -> Array:
@@ -98,7 +112,13 @@ def _tanh_backward_cpu(dy: Array, y: Array) -> Array:
     return dx
 
 
-tanh_backward = Op("tanh_backward", reference=_tanh_backward_reference, cpu=_tanh_backward_cpu)
+def _tanh_backward_cuda(dy: Array, y: Array) -> Array:
+    return launch_map("sigmoid", "tanh_backward", 1, (dy, y))[0]
+
+
+tanh_backward = Op(
+    "tanh_backward", reference=_tanh_backward_reference, cpu=_tanh_backward_cpu, cuda=_tanh_backward_cuda
+)
 
 
 def _silu_reference(x: Array) -> Array:
@@ -122,7 +142,11 @@ def _silu_piece(x: np.ndarray, y: np.ndarray, denominator: np.ndarray) -> None:
     y /= denominator
 
 
-silu = Op("silu", reference=_silu_reference, cpu=_silu_cpu)
+def _silu_cuda(x: Array) -> Array:
+    return launch_map("sigmoid", "silu", 1, (x,))[0]
+
+
+silu = Op("silu", reference=_silu_reference, cpu=_silu_cpu, cuda=_silu_cuda)
 
 
 def _silu_with_derivative_reference(x: Array) -> tuple[Array, Array]:
@@ -145,6 +169,14 @@ def _silu_with_derivative_cpu(x: Array) -> tuple[Array, Array]:
     return y, derivative
 
 
+def _silu_with_derivative_cuda(x: Array) -> tuple[Array, Array]:
+    y, derivative = launch_map("sigmoid", "silu_with_derivative", 2, (x,))
+    return y, derivative
+
+
 silu_with_derivative = Op(
-    "silu_with_derivative", reference=_silu_with_derivative_reference, cpu=_silu_with_derivative_cpu
+    "silu_with_derivative",
+    reference=_silu_with_derivative_reference,
+    cpu=_silu_with_derivative_cpu,
+    cuda=_silu_with_derivative_cuda,
 )
