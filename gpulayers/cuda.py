@@ -2,8 +2,9 @@
 
 import functools
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -143,7 +144,36 @@ def launch(
     kernel = _module(xp, source, STORAGE[np.dtype(storage).name]).get_function(function)
     if shared > 48 << 10:
         kernel.max_dynamic_shared_size_bytes = shared
-    kernel(grid, block, args, shared_mem=shared)
+    if on_launch is None:
+        kernel(grid, block, args, shared_mem=shared)
+    else:
+        on_launch(function, args, lambda: kernel(grid, block, args, shared_mem=shared))
+
+
+on_launch: Callable[[str, tuple[Any, ...], Callable[[], None]], None] | None = None
+"""Set while `gpulayers.profiling` records: called with the kernel's name, its arguments and the launch to make."""
+
+
+class Work(NamedTuple):
+    """The least that a call has to do: bytes read plus bytes written, and floating-point operations (0: not told)."""
+
+    bytes: int
+    operations: int = 0
+
+
+WORK: dict[str, Callable[..., Work]] = {}
+"""Kernel function -> the work of a launch with these arguments. A line beside the `cuda` body says more than `work_of`
+assumes: `WORK["layernorm"] = lambda y, *rest: Work(bytes_of(y, *rest), 8 * y.size)`. Only profilers ask."""
+
+
+def bytes_of(*args: Any) -> int:
+    """Bytes of the arrays among `args`."""
+    return sum(arg.nbytes for arg in args if is_array(arg))
+
+
+def work_of(function: str, args: tuple[Any, ...]) -> Work:
+    """What `WORK` says of a launch; by default every array argument is read or written once."""
+    return WORK[function](*args) if function in WORK else Work(bytes_of(*args))
 
 
 # ---------------------------------------------------------------------------------------------------- errors

@@ -14,7 +14,7 @@ Source: Ba, Kiros and Hinton, Layer Normalization, 2016, equation 3.
 import numpy as np
 
 from gpulayers.backend import Array, array_module, empty, wide
-from gpulayers.cuda import contiguous, launch, row_threads, shared_memory
+from gpulayers.cuda import WORK, Work, bytes_of, contiguous, launch, row_threads, shared_memory
 from gpulayers.ops.elementwise import tiled, work_array
 from gpulayers.ops.op import Op, row_blocks
 
@@ -73,6 +73,7 @@ def _forward_cuda(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Arr
     return y, mean, rstd
 
 
+WORK["layernorm"] = lambda y, *rest: Work(bytes_of(y, *rest), 8 * y.size)
 layernorm = Op("layernorm", reference=_forward_reference, cpu=_forward_cpu, cuda=_forward_cuda)
 
 
@@ -131,4 +132,5 @@ def _backward_cuda(dy: Array, x: Array, mean: Array, rstd: Array, weight: Array)
     return dx, total[0], total[1]
 
 
+WORK["layernorm_backward"] = lambda dx, *rest: Work(bytes_of(dx, *rest), 14 * dx.size)
 layernorm_backward = Op("layernorm_backward", reference=_backward_reference, cpu=_backward_cpu, cuda=_backward_cuda)
