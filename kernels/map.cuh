@@ -13,9 +13,15 @@ struct Part {
     int count;
 };
 
-__device__ __forceinline__ Part my_part(offset n) {
-    const offset first = ((offset)blockIdx.x * blockDim.x + threadIdx.x) * PACK;
+__device__ __forceinline__ Part part_from(offset first, offset n) {
     return {first, first >= n ? 0 : n - first < PACK ? (int)(n - first) : PACK};
+}
+__device__ __forceinline__ Part my_part(offset n) {
+    return part_from(((offset)blockIdx.x * blockDim.x + threadIdx.x) * PACK, n);
+}
+// The same thread's next elements, for a grid that does not cover the array.
+__device__ __forceinline__ Part next_part(Part p, offset n) {
+    return part_from(p.first + (offset)gridDim.x * blockDim.x * PACK, n);
 }
 
 __device__ __forceinline__ Pack load(const storage* x, Part p) { return load_pack(x + p.first, p.count, aligned16(x)); }

@@ -4,8 +4,9 @@ from gpulayers import initialize
 from gpulayers.backend import Array
 from gpulayers.initialize import Init, Rng
 from gpulayers.layers.layer import Layer, floating_like, last_axis
-from gpulayers.ops.matmul import matmul, sum_rows
+from gpulayers.ops.matmul import matmul
 from gpulayers.ops.op import as_rows
+from gpulayers.ops.sum_rows import sum_rows
 from gpulayers.parameter import Parameter
 from gpulayers.step import Train
 

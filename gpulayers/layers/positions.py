@@ -10,7 +10,7 @@ from gpulayers.backend import Array, device_of, is_floating, to_device
 from gpulayers.initialize import Init, Rng
 from gpulayers.layers.layer import Layer, floating_like
 from gpulayers.ops.add import add
-from gpulayers.ops.matmul import sum_rows
+from gpulayers.ops.sum_rows import sum_rows
 from gpulayers.parameter import Parameter
 from gpulayers.step import Train
 

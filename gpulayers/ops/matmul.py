@@ -4,7 +4,7 @@ Backward, for y = x W + bias:
 
     dx     = dy W'
     dW    += x' dy
-    dbias += sum of the rows of dy
+    dbias += sum of the rows of dy      (ops/sum_rows.py)
 """
 
 from typing import Any
@@ -23,14 +23,14 @@ def matmul(a: Array, b: Array, *, bias: Array = None, out: Array = None, add_to:
     add_to: the product is added to this parameter's gradient instead, `p.grad += a @ b`; then nothing is returned.
     """
     if add_to is None:
-        return _matmul(a, b, bias=bias, out=out)
+        return product(a, b, bias=bias, out=out)
     if not add_to.trainable:
         return None
     grad, is_zero = add_to.grad_to_update()
     if is_zero:
-        _matmul(a, b, out=grad)
+        product(a, b, out=grad)
     else:
-        grad += _matmul(a, b)
+        grad += product(a, b)
     return None
 
 
@@ -65,16 +65,4 @@ def _add_bias(y: np.ndarray, bias: np.ndarray) -> None:
         y[block] += bias
 
 
-_matmul = Op("matmul", reference=_reference, cpu=_cpu)
-
-
-def _sum_rows_reference(dy: Array) -> Array:
-    return as_rows(dy).sum(axis=0)
-
-
-def _sum_rows_cpu(dy: Array) -> Array:
-    rows = as_rows(dy)
-    return np.matmul(np.ones(len(rows), rows.dtype), rows)  # BLAS sums the rows several times as fast as sum()
-
-
-sum_rows = Op("sum_rows", reference=_sum_rows_reference, cpu=_sum_rows_cpu)
+product = Op("matmul", reference=_reference, cpu=_cpu)

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from gpulayers.backend import Array, empty, is_floating, wide
+from gpulayers.backend import Array, empty, is_floating, wide, zeros
+from gpulayers.cuda import contiguous, launch
 from gpulayers.ops.op import BLOCK, Op
+from gpulayers.ops.sum_rows import sum_partials
 
 
 def mse_loss(x: Array, target: Array, reduction: str = "mean") -> tuple[Any, Array]:
@@ -51,4 +53,19 @@ def _cpu(x: Array, target: Array, scale: float) -> tuple[Any, Array]:
     return total * scale, dx
 
 
-mse = Op("mse", reference=_reference, cpu=_cpu)
+MSE_THREADS, MSE_BLOCKS = 256, 1024  # fixed, so that the sum does not depend on the card
+
+
+def _cuda(x: Array, target: Array, scale: float) -> tuple[Any, Array]:
+    dx = empty(x.shape, x.dtype, like=x)
+    if x.size == 0:
+        return zeros((), np.float32, like=x), dx
+    threads = -(-x.size * x.dtype.itemsize // 16)
+    blocks = min(MSE_BLOCKS, -(-threads // MSE_THREADS))
+    partial = empty((blocks, 1), np.float32, like=x)
+    args = (dx, partial, contiguous(x), contiguous(target), np.float32(scale), np.int64(x.size))
+    launch("mse", "mse", (blocks,), (MSE_THREADS,), args, storage=x.dtype)
+    return sum_partials(partial)[0], dx
+
+
+mse = Op("mse", reference=_reference, cpu=_cpu, cuda=_cuda)

@@ -10,10 +10,11 @@ He, Zhang, Ren and Sun, Delving deep into rectifiers, 2015, equations 1 and 8 to
 
 import numpy as np
 
-from gpulayers.backend import Array, array_module, empty, wide
-from gpulayers.cuda import contiguous
+from gpulayers.backend import Array, array_module, empty, wide, zeros
+from gpulayers.cuda import contiguous, launch
 from gpulayers.ops.elementwise import keep_where, launch_map, pieces, work_array
 from gpulayers.ops.op import Op
+from gpulayers.ops.sum_rows import TILE_THREADS, column_tiles, sum_partials
 
 # ------------------------------------------------------------------------------------------------------- relu
 
@@ -161,4 +162,18 @@ def _prelu_backward_cpu(dy: Array, x: Array, weight: Array) -> tuple[Array, Arra
     return dx, dweight if weight.size == cols else dweight.sum(keepdims=True)
 
 
-prelu_backward = Op("prelu_backward", reference=_prelu_backward_reference, cpu=_prelu_backward_cpu)
+def _prelu_backward_cuda(dy: Array, x: Array, weight: Array) -> tuple[Array, Array]:
+    dx = empty(x.shape, x.dtype, like=x)
+    if x.size == 0:
+        return dx, zeros(weight.shape, np.float32, like=x)
+    (rows, cols), (dy, x, weight) = x.shape, map(contiguous, (dy, x, weight))
+    grid, partial = column_tiles(x)
+    args = (dx, partial, dy, x, weight, np.int32(weight.size), np.int64(rows), np.int32(cols))
+    launch("relu", "prelu_backward", grid, (TILE_THREADS,), args, storage=x.dtype)
+    dweight = sum_partials(partial)
+    return dx, dweight if weight.size == cols else sum_partials(dweight[:, None])
+
+
+prelu_backward = Op(
+    "prelu_backward", reference=_prelu_backward_reference, cpu=_prelu_backward_cpu, cuda=_prelu_backward_cuda
+)

@@ -48,7 +48,7 @@ def test_each_value_has_its_digits(op, value):
 def test_zero_is_hidden(shape):
     """The derivative of relu at 0 is 0, of leaky_relu the slope, in every body."""
     zero, one = np.zeros(shape, np.float32), np.ones(shape, np.float32)
-    for body in relu_backward.bodies.values():
+    for body in (relu_backward.reference, relu_backward.cpu):
         assert not body(one, zero).any()
-    for body in leaky_relu_backward.bodies.values():
+    for body in (leaky_relu_backward.reference, leaky_relu_backward.cpu):
         assert np.array_equal(body(one, zero, 0.25), one / 4)

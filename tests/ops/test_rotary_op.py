@@ -17,7 +17,7 @@ def test_bodies_agree(shape, rng):
 def test_in_place(rng):
     x = rng.normal(size=(2, 5, 2, 6)).astype(np.float32)
     tables = rotary_tables(5, 6, 10000.0, like=x)
-    for body in rotary.bodies.values():
+    for body in (rotary.reference, rotary.cpu):
         y, mine = body(x, *tables), x.copy()
         assert body(mine, *tables, out=mine) is mine
         assert np.array_equal(mine, y)
