@@ -103,9 +103,9 @@ def contiguous(array: Array) -> Array:
     return array if array.flags.c_contiguous else array_module(array).ascontiguousarray(array)
 
 
-def row_threads(x: Array, most: int = 1024) -> int:
-    """Threads for one block per row of (rows, cols): 16 bytes each, whole warps, 32 to `most`."""
-    packs = -(-x.shape[-1] * x.dtype.itemsize // 16)
+def row_threads(x: Array, most: int = 1024, packs: int = 1) -> int:
+    """Threads for one block per row of (rows, cols): `packs` times 16 bytes each, whole warps, 32 to `most`."""
+    packs = -(-x.shape[-1] * x.dtype.itemsize // (16 * packs))
     return min(most, max(32, -(-packs // 32) * 32))
 
 

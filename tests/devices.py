@@ -69,3 +69,21 @@ def _there(a: Any, device: str) -> Any:
 
 def _bits(a: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(a).view(np.uint8)
+
+
+def only_block(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Emulated kernels run block `number` of their grid and no other: the last row of an array too large to be filled.
+
+    Memory that no thread touches costs nothing there, so an array of more than 2^31 elements may be made for it.
+    """
+    from gpulayers.emulator.group import Group
+    from gpulayers.emulator.launch import Launch, limits
+    from gpulayers.emulator.schedule import Scheduler
+
+    def run(self: Any) -> int:
+        scheduler = Scheduler(Group(self, number, 1), limits.max_steps)
+        with np.errstate(all="ignore"):
+            scheduler.run()
+        return scheduler.executed
+
+    monkeypatch.setattr(Launch, "run", run)

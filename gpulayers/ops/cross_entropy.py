@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpulayers.backend import Array, array_module, empty, is_floating, wide
+from gpulayers.cuda import contiguous, error_flag, launch, row_threads, shared_memory
 from gpulayers.ops.op import Op, as_rows, row_blocks
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -46,7 +47,9 @@ def cross_entropy(
     or NaN gives NaN in that row alone; single logits of -inf are classes of probability 0.
 
     Raises TypeError or ValueError for wrong dtypes, shapes and options; ValueError with row, value and range for a
-    target out of range, before anything is written. On a GPU, where looking would mean waiting, such a row is NaN.
+    target out of range, before anything is written. On a GPU, where looking would mean waiting, the loss of such a row
+    is NaN and its gradient 0; the device notes the error, the optimizer skips its step, `gpulayers.cuda.check_errors`
+    raises it.
     """
     options = _Options(ignore_index, weight, label_smoothing, z_loss, reduction)
     return _loss_and_gradient("cross_entropy", logits, targets, options, inplace=False)
@@ -111,7 +114,10 @@ def _loss_and_gradient(who: str, logits: Array, targets: Array, o: _Options, inp
     if o.reduction == "mean":  # a scalar array: on a GPU nobody waits for it
         count = _count(targets, o.ignore_index, weight, dtype)
         scale = xp.asarray((count != 0) / xp.where(count == 0, 1, count), dtype)
-    ids = targets.reshape(targets.size).astype(np.int64, copy=False)
+    ids = targets.reshape(targets.size)
+    if ids.dtype == np.uint64:  # 2^64 - 100 is not -100
+        ids = xp.minimum(ids, np.uint64(np.iinfo(np.int64).max))
+    ids = ids.astype(np.int64, copy=False)
     losses, dlogits = cross_entropy_rows(
         as_rows(logits), ids, weight, scale, o.ignore_index, o.label_smoothing, o.z_loss, inplace
     )
@@ -135,17 +141,19 @@ def _check(who: str, logits: Array, targets: Array, o: _Options) -> None:
         raise ValueError(f"{who}: z_loss must be 0 or more, got {o.z_loss}")
     if o.reduction not in REDUCTIONS:
         raise ValueError(f"{who}: reduction must be one of {', '.join(REDUCTIONS)}, got {o.reduction!r}")
-    _check_targets(who, targets, vocabulary, o.ignore_index)
+    _check_targets(who, targets, vocabulary, o.ignore_index, look=logits.dtype == np.float64)
 
 
-def _check_targets(who: str, targets: Array, vocabulary: int | None, ignore_index: int) -> None:
+def _check_targets(who: str, targets: Array, vocabulary: int | None, ignore_index: int, look: bool = False) -> None:
+    """look: at the values of a GPU's array too, which stops it; for float64, which no kernel takes."""
     if targets.dtype.kind not in "iu":
         raise TypeError(f"{who} takes integer targets, got {targets.dtype}")
-    if vocabulary is None or array_module(targets) is not np:  # looking at a GPU's values would stop it
+    xp = array_module(targets)
+    if vocabulary is None or not (xp is np or look):
         return
     bad = (targets != ignore_index) & ((targets < 0) | (targets >= vocabulary))
     if bad.any():
-        row = tuple(int(i) for i in np.argwhere(bad)[0])
+        row = tuple(int(i) for i in xp.argwhere(bad)[0])
         raise ValueError(
             f"{who}: target {targets[row]} in row {row[0] if len(row) == 1 else row} is outside 0..{vocabulary - 1} "
             f"(and is not ignore_index, {ignore_index})"
@@ -157,7 +165,7 @@ class _Coefficients(NamedTuple):
 
     counted: Array  # (rows,) bool
     ids: Array  # (rows,) the targets, 0 where there is none
-    hit: Array  # (rows,) (1 - s) w_y, 0 where ignored
+    hit: Array  # (rows,) (1 - s) w_y; 0 where ignored, NaN where out of range
     mass: Array  # (rows,) A, 0 where ignored
     spread: Array  # (V,) s w / V, or None without smoothing
 
@@ -166,12 +174,13 @@ def _coefficients(
     targets: Array, weight: Array, ignore_index: int, smoothing: float, cols: int, dtype: np.dtype
 ) -> _Coefficients:
     xp = array_module(targets, weight)
-    counted = targets != ignore_index
+    ignored = targets == ignore_index
     known = (targets >= 0) & (targets < cols)
-    ids = xp.where(counted & known, targets, 0)
+    counted = known & ~ignored
+    ids = xp.where(counted, targets, 0)
     w = xp.ones(targets.shape, dtype) if weight is None else weight[ids]
     w = xp.where(known, w, np.nan)  # a bad id never reads elsewhere, and cannot look like a good one
-    hit = xp.where(counted, (1 - smoothing) * w, 0).astype(dtype)
+    hit = xp.where(ignored, 0, (1 - smoothing) * w).astype(dtype)
     if smoothing == 0:
         return _Coefficients(counted, ids, hit, hit, None)
     spread = (xp.ones(cols, dtype) if weight is None else weight) * (smoothing / cols)
@@ -310,7 +319,7 @@ def _losses(c: _Coefficients, row: _Rows, z_loss: float) -> Array:
     if c.spread is not None:
         losses += c.spread.sum() * log_total - row.smooth
     lse = log_total + row.peak
-    return np.where(c.counted, losses + z_loss * lse * lse, 0)
+    return np.where(c.counted, losses + z_loss * lse * lse, c.hit)
 
 
 def _dot(z: Array, spread: Array) -> Array:
@@ -330,4 +339,33 @@ def _subtract_targets(dlogits: Array, c: _Coefficients, scale: np.generic) -> No
         dlogits[~c.counted] = 0
 
 
-cross_entropy_rows = Op("cross_entropy", reference=_reference, cpu=_cpu)
+def _cuda(
+    logits: Array,
+    targets: Array,
+    weight: Array,
+    scale: Array,
+    ignore_index: int,
+    label_smoothing: float,
+    z_loss: float,
+    inplace: bool,
+) -> tuple[Array, Array]:
+    rows, cols = logits.shape
+    logits, targets = contiguous(logits), contiguous(targets)
+    losses = empty(rows, np.float32, like=logits)
+    dlogits = logits if inplace else empty(logits.shape, logits.dtype, like=logits)
+    row_bytes = 16 * (-(-cols * logits.dtype.itemsize // 16) + 1)  # a pack more: the row may begin inside one
+    most = shared_memory(logits) - 512  # what the sums need
+    args = (
+        losses, dlogits, error_flag(logits),
+        logits, targets, weight, weight.sum() if weight is not None and label_smoothing else None, scale,
+        np.int64(ignore_index), np.float32(label_smoothing), np.float32(z_loss),
+        np.int64(rows), np.int32(cols), np.bool_(row_bytes <= most),
+    )  # fmt: skip
+    # Of two blocks on a multiprocessor one reads while the other writes; where only one fits, it is a large one.
+    threads = row_threads(logits, most=1024 if most // 2 < row_bytes <= most else 512, packs=4)
+    shared = row_bytes if row_bytes <= most else 0
+    launch("cross_entropy", "cross_entropy", (rows,), (threads,), args, storage=logits.dtype, shared=shared)
+    return losses, dlogits
+
+
+cross_entropy_rows = Op("cross_entropy", reference=_reference, cpu=_cpu, cuda=_cuda)
