@@ -1,0 +1,11 @@
+"""`python -m bench train|ops|compare ...`."""
+
+import sys
+
+from bench import compare, ops, train
+
+COMMANDS = {"train": train.main, "ops": ops.main, "compare": compare.main}
+
+if len(sys.argv) < 2 or sys.argv[1] not in COMMANDS:
+    sys.exit(f"usage: python -m bench {{{'|'.join(COMMANDS)}}} ...")
+COMMANDS[sys.argv[1]](sys.argv[2:])

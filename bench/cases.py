@@ -1,0 +1,392 @@
+"""The registry of `bench.ops`: one case per op, with the sizes, the bytes and operations it cannot do without, and
+PyTorch's counterpart where there is one.
+
+Arrays are about 16 MB, beyond the caches of a laptop, unless a shape of the GPT step says more.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpulayers.ops.adam import adam
+from gpulayers.ops.attention import attention, attention_backward
+from gpulayers.ops.cross_entropy import cross_entropy_rows
+from gpulayers.ops.dropout import dropout
+from gpulayers.ops.elementwise import multiply
+from gpulayers.ops.embedding import embedding, scatter_add
+from gpulayers.ops.gelu import gelu, gelu_backward, gelu_with_derivative, gelu_with_derivative_inplace
+from gpulayers.ops.layernorm import layernorm, layernorm_backward
+from gpulayers.ops.masked_softmax import masked_softmax, masked_softmax_backward
+from gpulayers.ops.matmul import product
+from gpulayers.ops.mse import mse
+from gpulayers.ops.op import Op
+from gpulayers.ops.relu import leaky_relu, leaky_relu_backward, prelu, prelu_backward, relu, relu_backward
+from gpulayers.ops.rmsnorm import rmsnorm, rmsnorm_backward
+from gpulayers.ops.rotary import rotary, rotary_tables
+from gpulayers.ops.sgd import sgd
+from gpulayers.ops.sigmoid import sigmoid, sigmoid_backward, silu, silu_with_derivative, tanh, tanh_backward
+from gpulayers.ops.softmax import log_softmax, log_softmax_backward, softmax, softmax_backward
+from gpulayers.ops.sum_of_squares import sum_of_squares
+from gpulayers.ops.sum_rows import sum_rows
+from gpulayers.ops.update_control import Control, update_control
+from gpulayers.step import Key
+
+
+@dataclass(frozen=True)
+class Case:
+    """op: what is called. arguments: draws its arguments, float32, from a generator.
+
+    peer(torch, *arguments): returns a function that does the same in PyTorch and gives the same results, fewer of
+    them, or None for those that cannot be compared. written: indices of arguments that the call writes; they are
+    results after what it returns. flops: of its matrix products. moved: the bytes that have to be moved, by default
+    all arrays read and all results written, each once. factor: on the tolerance, for long sums.
+    """
+
+    op: Op
+    arguments: Callable[[np.random.Generator], tuple[Any, ...]]
+    peer: Callable[..., Callable[[], Any]] | None = None
+    written: tuple[int, ...] = ()
+    flops: Callable[..., float] | None = None
+    moved: Callable[..., float] | None = None
+    factor: float = 1.0
+
+    def fresh(self) -> tuple[Any, ...]:
+        return self.arguments(np.random.default_rng(0))
+
+    def bytes(self, arguments: tuple[Any, ...], results: tuple[Any, ...]) -> float:
+        if self.moved:
+            return self.moved(*arguments)
+        return sum(a.nbytes for a in (*arguments, *results) if isinstance(a, np.ndarray))
+
+
+ROWS, COLS = 4096, 1024
+N = ROWS * COLS
+
+
+def draw(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.standard_normal(shape, np.float32)
+
+
+def matrices(count: int, *others: Any) -> Callable[[np.random.Generator], tuple[Any, ...]]:
+    """`count` arrays (ROWS, COLS), then the other arguments."""
+    return lambda rng: (*(draw(rng, ROWS, COLS) for _ in range(count)), *others)
+
+
+def aten(name: str, *others: Any) -> Callable[..., Callable[[], Any]]:
+    """The PyTorch operator of this name on the case's tensors."""
+
+    def peer(torch: Any, *arguments: Any) -> Callable[[], Any]:
+        operator, tensors = getattr(torch.ops.aten, name), [a for a in arguments if isinstance(a, torch.Tensor)]
+        return lambda: operator(*tensors, *others)
+
+    return peer
+
+
+def gradients(torch: Any, function: Callable[..., Any], inputs: tuple[Any, ...], dy: Any) -> Callable[[], Any]:
+    """PyTorch's backward pass alone: the graph is made once."""
+    leaves = [t.requires_grad_() for t in inputs]
+    y = function(*leaves)
+    return lambda: torch.autograd.grad(y, leaves, dy, retain_graph=True)
+
+
+def loss_and_gradient(torch: Any, loss: Callable[[Any], Any], x: Any) -> Callable[[], Any]:
+    def run() -> Any:
+        leaf = x.detach().requires_grad_()
+        return (None, *torch.autograd.grad(loss(leaf), leaf))
+
+    return run
+
+
+# ------------------------------------------------------------------------------------------------- normalisation
+
+EPS = 1e-5
+
+
+def norm_arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    return draw(rng, ROWS, COLS), draw(rng, COLS), draw(rng, COLS), EPS
+
+
+def layernorm_backward_arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    x, weight, bias, eps = norm_arguments(rng)
+    _, mean, rstd = layernorm.reference(x, weight, bias, eps)
+    return draw(rng, ROWS, COLS), x, mean, rstd, weight
+
+
+def rmsnorm_backward_arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    x, weight, _, eps = norm_arguments(rng)
+    return draw(rng, ROWS, COLS), x, rmsnorm.reference(x, weight, eps)[1], weight
+
+
+def layernorm_peer(torch: Any, x: Any, weight: Any, bias: Any, eps: float) -> Callable[[], Any]:
+    return lambda: torch.nn.functional.layer_norm(x, (COLS,), weight, bias, eps)
+
+
+def layernorm_backward_peer(torch: Any, dy: Any, x: Any, mean: Any, rstd: Any, weight: Any) -> Callable[[], Any]:
+    norm = torch.nn.functional.layer_norm
+    return gradients(torch, lambda x, w, b: norm(x, (COLS,), w, b, EPS), (x, weight, torch.zeros(COLS)), dy)
+
+
+def rmsnorm_peer(torch: Any, x: Any, weight: Any, eps: float) -> Callable[[], Any]:
+    return lambda: torch.nn.functional.rms_norm(x, (COLS,), weight, eps)
+
+
+def rmsnorm_backward_peer(torch: Any, dy: Any, x: Any, rstd: Any, weight: Any) -> Callable[[], Any]:
+    return gradients(torch, lambda x, w: torch.nn.functional.rms_norm(x, (COLS,), w, EPS), (x, weight), dy)
+
+
+# ------------------------------------------------------------------------------------------------- attention
+
+B, T, H, D = 8, 128, 4, 64  # of the GPT step; causal, so half of every product is left out
+SCALE = D**-0.5
+HEAD_FLOPS = B * H * T * T * D  # one product of a causal square: 2 B H T T d / 2
+
+
+def heads(rng: np.random.Generator, count: int) -> tuple[np.ndarray, ...]:
+    return tuple(draw(rng, B, T, H, D) for _ in range(count))
+
+
+def attention_backward_arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    q, k, v, dout = heads(rng, 4)
+    saved = attention.reference(q, k, v, None, True, SCALE, 0.0, None)
+    return dout, q, k, v, *saved, None, True, SCALE, 0.0, None, *(np.empty_like(x) for x in (q, k, v))
+
+
+def fused_attention(torch: Any) -> Callable[..., Any]:
+    def run(q: Any, k: Any, v: Any) -> Any:
+        parts = (x.transpose(1, 2) for x in (q, k, v))
+        return torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True).transpose(1, 2)
+
+    return run
+
+
+def attention_peer(torch: Any, q: Any, k: Any, v: Any, *_: Any) -> Callable[[], Any]:
+    return lambda: fused_attention(torch)(q, k, v)
+
+
+def attention_backward_peer(torch: Any, dout: Any, q: Any, k: Any, v: Any, *_: Any) -> Callable[[], Any]:
+    return gradients(torch, fused_attention(torch), (q, k, v), dout)
+
+
+def scores(rng: np.random.Generator) -> tuple[Any, ...]:
+    return draw(rng, 8, 12, 256, 256), None, 0.125, True
+
+
+def scores_backward(rng: np.random.Generator) -> tuple[Any, ...]:
+    z, *options = scores(rng)
+    return draw(rng, *z.shape), masked_softmax.reference(z, *options), *options
+
+
+def future(torch: Any, z: Any) -> Any:
+    return torch.ones(z.shape[-2:], dtype=torch.bool).triu(1)
+
+
+def masked_softmax_peer(torch: Any, z: Any, *_: Any) -> Callable[[], Any]:
+    hide = future(torch, z)
+    return lambda: torch.softmax((z * 0.125).masked_fill(hide, float("-inf")), -1)
+
+
+def masked_softmax_backward_peer(torch: Any, dw: Any, w: Any, *_: Any) -> Callable[[], Any]:
+    return lambda: torch.ops.aten._softmax_backward_data(dw, w, -1, torch.float32) * 0.125
+
+
+def rotary_arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    x = draw(rng, 8, 512, 16, 64)
+    return x, *rotary_tables(512, 64, 10000.0, like=x)
+
+
+def rotary_peer(torch: Any, x: Any, cos: Any, sin: Any) -> Callable[[], Any]:
+    c, s = cos[:, None], sin[:, None]
+
+    def run() -> Any:
+        x1, x2 = x[..., :32], x[..., 32:]
+        return torch.cat([x1 * c - x2 * s, x2 * c + x1 * s], dim=-1)
+
+    return run
+
+
+# ------------------------------------------------------------------------------------------------- ends of the network
+
+V, TABLE_ROWS = 8192, 50257
+
+
+def cross_entropy_arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    count = np.asarray(1 / 1024, np.float32)
+    return draw(rng, 1024, V), rng.integers(0, V, 1024), None, count, -100, 0.0, 0.0, False
+
+
+def cross_entropy_peer(torch: Any, logits: Any, targets: Any, *_: Any) -> Callable[[], Any]:
+    return loss_and_gradient(torch, lambda z: torch.nn.functional.cross_entropy(z, targets), logits)
+
+
+def mse_peer(torch: Any, x: Any, target: Any, _: float) -> Callable[[], Any]:
+    return loss_and_gradient(torch, lambda z: torch.nn.functional.mse_loss(z, target), x)
+
+
+def zipf_ids(rng: np.random.Generator, count: int = 8192) -> np.ndarray:
+    p = 1 / np.arange(1, TABLE_ROWS + 1)
+    return rng.choice(TABLE_ROWS, count, p=p / p.sum())
+
+
+def scatter_moved(dy: Any, ids: Any, out: Any) -> float:
+    return dy.nbytes + ids.nbytes + 2 * len(np.unique(ids)) * out[0].nbytes
+
+
+def scatter_peer(torch: Any, dy: Any, ids: Any, _: Any) -> Callable[[], Any]:
+    return lambda: torch.ops.aten.embedding_dense_backward(dy, ids, TABLE_ROWS, -1, False)
+
+
+# ------------------------------------------------------------------------------------------------- optimizers
+
+
+def first_step() -> np.ndarray:
+    """The first step of Adam with betas 0.9 and 0.999, not clipped."""
+    return np.array(Control(1, 1, np.inf, 1e-3, 1 - 0.9, 1 - 0.999), np.float32)
+
+
+def adam_arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    p, g = draw(rng, N), draw(rng, N)
+    return p, np.zeros_like(p), np.zeros_like(p), g, first_step(), 1.0, 0.9, 0.999, 1e-8, 0.01, True, 0.0
+
+
+def sgd_arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    p, g = draw(rng, N), draw(rng, N)
+    return p, np.zeros_like(p), g, first_step(), 1.0, 0.9, False, 0.0, 0.0
+
+
+def optimizer_peer(make: str, gradient: int, **options: Any) -> Callable[..., Callable[[], Any]]:
+    def peer(torch: Any, p: Any, *others: Any) -> Callable[[], Any]:
+        p.requires_grad_()
+        p.grad = others[gradient - 1]
+        optimizer = getattr(torch.optim, make)([p], lr=1e-3, fused=True, **options)
+
+        def run() -> Any:
+            optimizer.step()
+            return p
+
+        return run
+
+    return peer
+
+
+def update_control_arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    totals, count, rates = np.ones(4), np.ones(1), np.full(100, 1e-3, np.float32)
+    return first_step(), np.zeros(2, np.int64), np.zeros(1), totals, None, count, rates, 1.0, None, 0.9, 0.999
+
+
+# ------------------------------------------------------------------------------------------------- the registry
+
+TANH, EXACT = (None, "tanh"), (None, "none")
+
+
+def probabilities(rng: np.random.Generator, function: Op) -> tuple[Any, ...]:
+    return draw(rng, ROWS, COLS), function.reference(draw(rng, ROWS, COLS))
+
+
+def gelu_peer(name: str, approximate: str) -> Callable[..., Callable[[], Any]]:
+    def peer(torch: Any, *arguments: Any) -> Callable[[], Any]:
+        tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
+        return lambda: getattr(torch.ops.aten, name)(*tensors, approximate=approximate)
+
+    return peer
+
+
+def prelu_backward_peer(torch: Any, dy: Any, x: Any, weight: Any) -> Callable[[], Any]:
+    return gradients(torch, torch.nn.functional.prelu, (x, weight), dy)
+
+
+def softmax_backward_peer(name: str) -> Callable[..., Callable[[], Any]]:
+    return lambda torch, dy, y: lambda: getattr(torch.ops.aten, name)(dy, y, 1, torch.float32)
+
+
+CASES: dict[str, Case] = {
+    "matmul": Case(
+        product,
+        lambda rng: (draw(rng, 1024, 256), draw(rng, 256, 1024)),
+        lambda torch, a, b: lambda: torch.mm(a, b),
+        flops=lambda a, b: 2.0 * a.shape[0] * a.shape[1] * b.shape[1],
+    ),
+    "sum_rows": Case(sum_rows, matrices(1), lambda torch, x: lambda: x.sum(0)),
+    "layernorm": Case(layernorm, norm_arguments, layernorm_peer),
+    "layernorm_backward": Case(layernorm_backward, layernorm_backward_arguments, layernorm_backward_peer, factor=3),
+    "rmsnorm": Case(rmsnorm, lambda rng: (draw(rng, ROWS, COLS), draw(rng, COLS), EPS), rmsnorm_peer),
+    "rmsnorm_backward": Case(rmsnorm_backward, rmsnorm_backward_arguments, rmsnorm_backward_peer, factor=3),
+    "attention": Case(
+        attention,
+        lambda rng: (*heads(rng, 3), None, True, SCALE, 0.0, None, False),
+        attention_peer,
+        flops=lambda *_: 2 * HEAD_FLOPS,
+    ),
+    "attention_backward": Case(
+        attention_backward,
+        attention_backward_arguments,
+        attention_backward_peer,
+        flops=lambda *_: 4 * HEAD_FLOPS,
+        moved=lambda dout, *_: 8 * dout.nbytes + B * H * T * T * 2,  # q, k, v, out, dout, dq, dk, dv; half of weights
+    ),
+    "masked_softmax": Case(masked_softmax, scores, masked_softmax_peer),
+    "masked_softmax_backward": Case(masked_softmax_backward, scores_backward, masked_softmax_backward_peer),
+    "rotary": Case(rotary, rotary_arguments, rotary_peer),
+    "softmax": Case(softmax, matrices(1), lambda torch, x: lambda: torch.softmax(x, 1)),
+    "softmax_backward": Case(
+        softmax_backward, lambda rng: probabilities(rng, softmax), softmax_backward_peer("_softmax_backward_data")
+    ),
+    "log_softmax": Case(log_softmax, matrices(1), lambda torch, x: lambda: torch.log_softmax(x, 1)),
+    "log_softmax_backward": Case(
+        log_softmax_backward,
+        lambda rng: probabilities(rng, log_softmax),
+        softmax_backward_peer("_log_softmax_backward_data"),
+    ),
+    "cross_entropy": Case(cross_entropy_rows, cross_entropy_arguments, cross_entropy_peer),
+    "mse": Case(mse, lambda rng: (draw(rng, N), draw(rng, N), 1 / N), mse_peer),
+    "embedding": Case(
+        embedding,
+        lambda rng: (zipf_ids(rng), draw(rng, TABLE_ROWS, 256)),
+        lambda torch, ids, table: lambda: torch.nn.functional.embedding(ids, table),
+        moved=lambda ids, table: ids.nbytes + 2 * ids.size * table[0].nbytes,
+    ),
+    "scatter_add": Case(
+        scatter_add,
+        lambda rng: (draw(rng, 8192, 256), zipf_ids(rng), np.zeros((TABLE_ROWS, 256), np.float32)),
+        scatter_peer,
+        moved=scatter_moved,
+    ),
+    "dropout": Case(
+        dropout,
+        matrices(1, Key(0, 0, 0, 0), 0.1),
+        lambda torch, x, key, p: lambda: (None, torch.nn.functional.dropout(x, p))[:1],  # other random bits
+    ),
+    "multiply": Case(multiply, matrices(2), aten("mul")),
+    "relu": Case(relu, matrices(1), aten("relu")),
+    "relu_backward": Case(relu_backward, matrices(2), aten("threshold_backward", 0)),
+    "leaky_relu": Case(leaky_relu, matrices(1, 0.01), aten("leaky_relu", 0.01)),
+    "leaky_relu_backward": Case(leaky_relu_backward, matrices(2, 0.01), aten("leaky_relu_backward", 0.01, False)),
+    "prelu": Case(prelu, matrices(1, np.full(1, 0.25, np.float32)), aten("prelu")),
+    "prelu_backward": Case(
+        prelu_backward, matrices(2, np.full(1, 0.25, np.float32)), prelu_backward_peer, factor=10
+    ),  # a sum over all elements
+    "gelu": Case(gelu, matrices(1, *TANH), gelu_peer("gelu", "tanh")),
+    "gelu exact": Case(
+        gelu,
+        lambda rng: (draw(rng, 512, COLS), *EXACT),  # its reference is an integral: small, to be done this year
+        gelu_peer("gelu", "none"),
+    ),
+    "gelu_backward": Case(gelu_backward, matrices(2, *TANH), gelu_peer("gelu_backward", "tanh")),
+    "gelu_with_derivative": Case(gelu_with_derivative, matrices(1, *TANH)),
+    "gelu_with_derivative_inplace": Case(gelu_with_derivative_inplace, matrices(1, *TANH), written=(0,)),
+    "silu": Case(silu, matrices(1), aten("silu")),
+    "silu_with_derivative": Case(silu_with_derivative, matrices(1)),
+    "sigmoid": Case(sigmoid, matrices(1), aten("sigmoid")),
+    "sigmoid_backward": Case(sigmoid_backward, matrices(2), aten("sigmoid_backward")),
+    "tanh": Case(tanh, matrices(1), aten("tanh")),
+    "tanh_backward": Case(tanh_backward, matrices(2), aten("tanh_backward")),
+    "adam": Case(adam, adam_arguments, optimizer_peer("AdamW", 3, weight_decay=0.01), written=(0, 1, 2)),
+    "sgd": Case(sgd, sgd_arguments, optimizer_peer("SGD", 2, momentum=0.9), written=(0, 1)),
+    "sum_of_squares": Case(
+        sum_of_squares,
+        lambda rng: (draw(rng, N),),
+        lambda torch, x: lambda: (x * x).sum().reshape(1),  # vector_norm is faster, and off by 2e-4 at this size
+    ),
+    "update_control": Case(update_control, update_control_arguments, written=(0, 1, 2)),
+}

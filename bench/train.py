@@ -1,0 +1,188 @@
+"""Time, memory and tokens a second of one GPT training step, ours and PyTorch's in the same run.
+
+python -m bench.train                   # about 3 minutes on 2 cores
+python -m bench.train --quick           # under a minute
+python -m bench.train --json FILE --case small --threads 1 --variants gpulayers torch
+"""
+
+import argparse
+import importlib.util
+import sys
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+from bench import machine
+from bench.gpt_case import CASES, CHECKED, Sizes
+from bench.rounds import DISTURBED, Entry, Protocol, Timing, ratio, run_rounds
+from bench.table import bar, table, write_json
+from bench.worker import Worker
+
+TOLERANCE = 2e-5  # relative, of each checked loss against float64
+IMPOSSIBLE = 1.25  # times the measured product rate
+
+
+class Variant(NamedTuple):
+    factory: str
+    options: dict[str, Any]
+    environment: dict[str, str]
+    needs: str  # the module that must be installed
+
+
+# By default malloc gives large blocks back to the system and takes them again, zeroed, in every step: no fair peer.
+KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+
+VARIANTS = {
+    "gpulayers": Variant("bench.gpt_ours:make", {}, {}, "numpy"),
+    "torch": Variant("bench.gpt_torch:make", {}, {}, "torch"),
+    "torch malloc-tuned": Variant("bench.gpt_torch:make", {}, KEEP_MEMORY, "torch"),
+    "torch compile": Variant("bench.gpt_torch:make", {"compiled": True}, {}, "torch"),
+}
+DEFAULT = ["gpulayers", "torch", "torch malloc-tuned"]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = _options(arguments)
+    sizes = CASES[options.case]
+    names = [name for name in options.variants if importlib.util.find_spec(VARIANTS[name].needs)]
+    if missing := [name for name in options.variants if name not in names]:
+        print(f"not installed, so not measured: {', '.join(missing)}", file=sys.stderr)
+    losses = _float64_losses(sizes, options.threads)
+    with ExitStack() as stack:
+        workers = {
+            name: stack.enter_context(Worker(name, options.threads, VARIANTS[name].environment)) for name in names
+        }
+        facts = {name: _load(worker, name, sizes, options.threads, losses) for name, worker in workers.items()}
+        flops_rate = _ceiling(options.threads, options.clock)
+        entries = [Entry(worker, name) for name, worker in workers.items()]
+        timings = dict(zip(names, run_rounds(entries, options.protocol), strict=True))
+    result = _result(sizes, options, facts, timings, flops_rate)
+    _print(result)
+    write_json(options.json, result)
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.train", description="Time and memory of one GPT training step."
+    )
+    parser.add_argument("--quick", action="store_true", help="3 rounds in place of 12")
+    parser.add_argument("--json", metavar="FILE", help="write everything measured to FILE")
+    parser.add_argument("--case", choices=CASES, default="base", help="sizes of the model (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=machine.cores(), help="threads of each variant (all cores)")
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=DEFAULT, metavar="NAME", help=str(DEFAULT))
+    parser.add_argument("--rounds", type=int, help="overrides the number of rounds")
+    parser.add_argument(
+        "--clock",
+        choices=machine.CLOCKS,
+        default="wall",
+        help="cpu: processor time, with --threads 1 on a busy machine",
+    )
+    options = parser.parse_args(arguments)
+    rounds, steps = options.rounds or (3 if options.quick else 12), 2 if options.quick else 3
+    options.protocol = Protocol(rounds, steps, seconds=0.6, clock=options.clock)
+    return options
+
+
+def _float64_losses(sizes: Sizes, threads: int) -> list[float]:
+    with Worker("float64", threads) as worker:
+        facts = worker.ask(
+            "load", name="float64", factory="bench.gpt_ours:make", options=_make_options(sizes, threads, "float64")
+        )
+    return facts["losses"]
+
+
+def _make_options(sizes: Sizes, threads: int, dtype: str = "") -> dict[str, Any]:
+    return {"sizes": list(sizes), "threads": threads, **({"dtype": dtype} if dtype else {})}
+
+
+def _load(worker: Worker, name: str, sizes: Sizes, threads: int, losses: list[float]) -> dict[str, Any]:
+    """Build and warm up; refuse to time a step that does not compute the right thing."""
+    variant = VARIANTS[name]
+    options = {**_make_options(sizes, threads), **variant.options}
+    facts = worker.ask("load", name=name, factory=variant.factory, options=options)
+    facts["error"] = max(abs(a - b) / abs(b) for a, b in zip(facts["losses"], losses, strict=True))
+    if not facts["error"] <= TOLERANCE:
+        raise SystemExit(f"{name}: the first {CHECKED} losses are {facts['losses']}, in float64 {losses}: not timed")
+    return facts
+
+
+def _ceiling(threads: int, clock: str) -> float:
+    with Worker("ceiling", threads) as worker:
+        return worker.ask("call", function="bench.machine:blas_flops", options={"size": 2048, "clock": clock})
+
+
+def _result(
+    sizes: Sizes, options: argparse.Namespace, facts: dict[str, Any], timings: dict[str, Timing], flops_rate: float
+) -> dict[str, Any]:
+    variants = {}
+    for name, timing in timings.items():
+        peers = [peer for peer in timings if peer.startswith("torch") and peer != name]
+        variants[name] = {
+            "seconds": timing.seconds,
+            "best_seconds": timing.best,
+            "round_seconds": timing.rounds,
+            "dropped_windows": len(timing.disturbed),
+            "tokens_per_second": sizes.tokens / timing.seconds,
+            "share_of_floor": sizes.flops / flops_rate / timing.seconds,
+            "ratio_to": {peer: ratio(timing, timings[peer]) for peer in peers},
+            **facts[name],
+        }
+        if sizes.flops / timing.best > IMPOSSIBLE * flops_rate:
+            raise SystemExit(f"{name}: {timing.best:.4g} s is less than the products alone can take; nothing reported")
+    return {
+        "bench": "train",
+        "case": options.case,
+        "sizes": sizes._asdict(),
+        "machine": machine.describe(options.threads),
+        "protocol": options.protocol._asdict(),
+        "flops": sizes.flops,
+        "blas_flops_per_second": flops_rate,
+        "floor_seconds": sizes.flops / flops_rate,
+        "variants": variants,
+    }
+
+
+def _print(result: dict[str, Any]) -> None:
+    machine_, sizes, variants = result["machine"], result["sizes"], result["variants"]
+    kernels = {f"{b['library']} {b['version']} {b['kernel']}" for v in variants.values() for b in v["blas"]}
+    torch = {f"torch {v['torch']}" for v in variants.values() if "torch" in v}
+    print(f"GPT step, {result['case']}: " + ", ".join(f"{key} {value}" for key, value in sizes.items()) + ", float32")
+    print(f"{machine_['cpu']}, {machine_['cores']} cores, {machine_['threads']} threads")
+    print(", ".join([f"numpy {machine_['numpy']}", *sorted(kernels), *sorted(torch)]))
+    longest = max(v["seconds"] for v in variants.values())
+    tokens = sizes["batch"] * sizes["length"]
+    rows = [_row(name, v["seconds"], tokens, longest, v) for name, v in variants.items()]
+    rows.append(_row("floor", result["floor_seconds"], tokens, longest))
+    print(table(["", "ms", "", "tokens/s", "peak MB", "best ms", "of floor", "loss error", "dropped"], rows))
+    print(
+        f"floor: {result['flops'] / 1e9:.1f} GFLOP of matrix products at the "
+        f"{result['blas_flops_per_second'] / 1e9:.0f} GFLOP/s that NumPy's BLAS reached in this run"
+    )
+    _print_ratios(variants)
+
+
+def _row(name: str, seconds: float, tokens: int, longest: float, v: dict[str, Any] | None = None) -> list[str]:
+    row = [name, f"{seconds * 1e3:.1f}", bar(seconds, longest, 20).ljust(20), f"{tokens / seconds:.0f}"]
+    if v is None:
+        return [*row, *[""] * 5]
+    peak = "" if v["peak_bytes"] is None else f"{v['peak_bytes'] / 1e6:.0f}"
+    best, share = f"{v['best_seconds'] * 1e3:.1f}", f"{v['share_of_floor']:.0%}"
+    return [*row, peak, best, share, f"{v['error']:.0e}", str(v["dropped_windows"])]
+
+
+def _print_ratios(variants: dict[str, Any]) -> None:
+    ours = variants.get("gpulayers", {"ratio_to": {}})
+    for peer, spread in ours["ratio_to"].items():
+        if spread is None:
+            print(f"gpulayers / {peer}: no round in which both had a quiet window")
+            continue
+        mine, its = ours["peak_bytes"], variants[peer]["peak_bytes"]
+        memory = f", memory {mine / its:.2f}" if mine and its else ""
+        spread_text = f"{spread['low']:.2f} to {spread['high']:.2f}, {spread['rounds']} rounds"
+        print(f"gpulayers / {peer}: time {spread['median']:.2f} ({spread_text}){memory}")
+    for name, variant in variants.items():
+        if not any(variant["round_seconds"]):
+            print(f"{name}: others used more than {DISTURBED:.0%} of the cores in every window; this is no measurement")
+
+
+if __name__ == "__main__":
+    main()
