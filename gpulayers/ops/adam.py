@@ -14,8 +14,17 @@ import math
 import numpy as np
 
 from gpulayers.backend import Array, array_module, empty
+from gpulayers.cuda import contiguous
 from gpulayers.ops.op import Op
-from gpulayers.ops.update_control import Control, gradient_cpu, gradient_reference
+from gpulayers.ops.update import (
+    clear_skipped,
+    finish_block,
+    finish_reference,
+    gradient_cpu,
+    gradient_reference,
+    launch_update,
+)
+from gpulayers.ops.update_control import Control
 
 
 def _reference(
@@ -31,8 +40,13 @@ def _reference(
     weight_decay: float,
     decoupled: bool,
     l1: float,
+    copy: Array = None,
+    clear: bool = False,
 ) -> None:
-    """Written: p, m, v. Read: g, control. All but control are (n,). A step that is not applied changes no bit."""
+    """Written: p, m, v, and copy unless it is None. Read: g, control. All but control are (n,).
+
+    copy: p in its own dtype. clear: fill g with 0. A step that is not applied changes no bit of the others.
+    """
     xp = array_module(p, m, v, g, control)
     c = Control(*control)
     wide_p, rate = p.astype(m.dtype), c.rate * lr_scale
@@ -46,6 +60,7 @@ def _reference(
     p[...] = xp.where(apply, kept - step, p)
     m[...] = xp.where(apply, new_m, m)
     v[...] = xp.where(apply, new_v, v)
+    finish_reference(p, g, apply, copy, clear)
 
 
 BLOCK = 1 << 17  # elements; smaller blocks fit the cache better, but then the 12 calls a block cost more than they save
@@ -64,10 +79,12 @@ def _cpu(
     weight_decay: float,
     decoupled: bool,
     l1: float,
+    copy: Array = None,
+    clear: bool = False,
 ) -> None:
     c = Control(*control.tolist())
     if not c.apply:
-        return
+        return clear_skipped(g, clear)
     number, rate, root = m.dtype.type, c.rate * lr_scale, math.sqrt(c.correction2)
     # rate (m / c1) / (sqrt(v / c2) + eps) = m / (sqrt(v) + eps sqrt(c2)) * (rate sqrt(c2) / c1): two divisions less.
     # The rate stays a factor of its own, so that 0 works.
@@ -91,6 +108,28 @@ def _cpu(
         if decoupled and weight_decay:
             p_block *= keep
         p_block -= t
+        finish_block(p_block, g[block], copy, block, clear)
 
 
-adam = Op("adam", reference=_reference, cpu=_cpu)
+def _cuda(
+    p: Array,
+    m: Array,
+    v: Array,
+    g: Array,
+    control: Array,
+    lr_scale: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+    decoupled: bool,
+    l1: float,
+    copy: Array = None,
+    clear: bool = False,
+) -> None:
+    rule = (np.float32(x) for x in (lr_scale, beta1, 1 - beta1, beta2, 1 - beta2, eps, weight_decay))
+    scalars = (*rule, np.int32(decoupled), np.float32(l1), np.int32(clear))
+    launch_update("adam", (p, m, v), copy, g if clear else contiguous(g), control, scalars)
+
+
+adam = Op("adam", reference=_reference, cpu=_cpu, cuda=_cuda)

@@ -13,8 +13,17 @@ with the rate outside the moment, as PyTorch keeps it.
 import numpy as np
 
 from gpulayers.backend import Array, array_module, empty
+from gpulayers.cuda import contiguous
 from gpulayers.ops.op import BLOCK, Op
-from gpulayers.ops.update_control import Control, gradient_cpu, gradient_reference
+from gpulayers.ops.update import (
+    clear_skipped,
+    finish_block,
+    finish_reference,
+    gradient_cpu,
+    gradient_reference,
+    launch_update,
+)
+from gpulayers.ops.update_control import Control
 
 
 def _reference(
@@ -27,10 +36,13 @@ def _reference(
     nesterov: bool,
     weight_decay: float,
     l1: float,
+    copy: Array = None,
+    clear: bool = False,
 ) -> None:
-    """Written: p, and m unless it is None (no momentum). Read: g, control. All but control are (n,).
+    """Written: p, and m and copy unless they are None. Read: g, control. All but control are (n,).
 
-    A step that is not applied changes no bit.
+    m: None without momentum. copy: p in its own dtype. clear: fill g with 0. A step that is not applied changes no bit
+    of the others.
     """
     xp = array_module(p, m, g, control)
     c = Control(*control)
@@ -41,6 +53,7 @@ def _reference(
         direction = direction + momentum * new_m if nesterov else new_m
         m[...] = xp.where(apply, new_m, m)
     p[...] = xp.where(apply, wide_p - c.rate * lr_scale * direction, p)
+    finish_reference(p, g, apply, copy, clear)
 
 
 def _cpu(
@@ -53,10 +66,12 @@ def _cpu(
     nesterov: bool,
     weight_decay: float,
     l1: float,
+    copy: Array = None,
+    clear: bool = False,
 ) -> None:
     c = Control(*control.tolist())
     if not c.apply:
-        return
+        return clear_skipped(g, clear)
     rate, mu = control.dtype.type(c.rate * lr_scale), control.dtype.type(momentum)
     work = empty((2, min(BLOCK, p.size)), control.dtype, like=p)
     for start in range(0, p.size, BLOCK):
@@ -73,6 +88,24 @@ def _cpu(
                 t += u
         np.multiply(t if m is None or nesterov else m[block], rate, out=u)
         p_block -= u
+        finish_block(p_block, g[block], copy, block, clear)
 
 
-sgd = Op("sgd", reference=_reference, cpu=_cpu)
+def _cuda(
+    p: Array,
+    m: Array,
+    g: Array,
+    control: Array,
+    lr_scale: float,
+    momentum: float,
+    nesterov: bool,
+    weight_decay: float,
+    l1: float,
+    copy: Array = None,
+    clear: bool = False,
+) -> None:
+    scalars = (np.float32(lr_scale), np.float32(momentum), np.int32(nesterov), np.float32(weight_decay), np.float32(l1))
+    launch_update("sgd", (p, m), copy, g if clear else contiguous(g), control, (*scalars, np.int32(clear)))
+
+
+sgd = Op("sgd", reference=_reference, cpu=_cpu, cuda=_cuda)

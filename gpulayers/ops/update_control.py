@@ -4,22 +4,30 @@ Whether to apply the step, by what to multiply the gradient, the learning rate a
 gradient's norm and on how many updates were applied so far. On a GPU both exist only on the device. So one op writes
 them into `control`, the update ops read them there, and no step waits for the host; a captured CUDA graph can skip.
 
-    norm    = sqrt(sum(totals)) / count                         count 0 counts as 1
+    divisor = count loss_scale                                  count 0 counts as 1; loss_scale is 1 without scaling
+    norm    = sqrt(sum(totals)) / divisor
     factor  = min(1, clip_norm / norm)                          of the values clipped to +-clip_value, if both are given
-    apply   = norm is finite, and what is left after clipping is no larger than `largest`
-    scale   = factor / count        limit = clip_value factor   the update uses clip(scale g, -limit, limit)
+    apply   = norm is finite, what is left after clipping is no larger than `largest`, and `error` is not set
+    scale   = factor / divisor      limit = clip_value factor   the update uses clip(scale g, -limit, limit)
     rate    = rates[applied], the last one beyond the end
     correction1, correction2 = 1 - beta1^t, 1 - beta2^t         t = applied + 1
 
-Then `applied` or `skipped` goes up by one.
+Then `applied` or `skipped` goes up by one, and the loss scale (`optim/loss_scale.py`) is adapted:
+
+    applied: doubled after `growth_interval` applied steps in a row
+    skipped: halved, but not below `floor`; skipped at the floor counts steps in a row that it could not be halved for
+
+A step that is skipped for its `error` says nothing about the scale, which stays.
 """
 
 import math
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from gpulayers.backend import Array, array_module
+from gpulayers.cuda import launch
 from gpulayers.ops.op import Op
 
 
@@ -35,6 +43,7 @@ class Control(NamedTuple):
 
 
 CONTROL_SIZE = len(Control._fields)
+LARGEST_LOSS_SCALE = 2.0**24  # only gradients that are all 0 ever lead there
 
 
 def _reference(
@@ -50,20 +59,30 @@ def _reference(
     beta1: float = 0.0,
     beta2: float = 0.0,
     largest: float = math.inf,
+    error: Array = None,
+    loss_scale: Array = None,
+    growth_interval: int = 2000,
+    floor: float = 1.0,
 ) -> None:
-    """Written: control (6,), float32 or wider; counters (2,) int64, applied and skipped; norm (1,) float64.
+    """Written: control (6,), float32 or wider; counters (2,) int64, applied and skipped; norm (1,) float64; loss_scale.
 
     totals: (n,) float64, parts of the gradient's sum of squares. clipped_totals: the same with every element limited
-    to clip_value * count, None unless there are both limits. count: (1,) float64. rates: (k,) learning rates.
+    to clip_value * divisor, None unless there are both limits. count: (1,) float64. rates: (k,) learning rates.
+    error: `cuda.error_flag`, whose first element is not 0 where an op of this step met bad input; None on the CPU.
+    loss_scale: None or (3,) float32: scale, applied steps since it changed, skipped steps at the floor.
     """
-    xp = array_module(control, counters, norm, totals, clipped_totals, count, rates)
+    xp = array_module(control, counters, norm, totals, clipped_totals, count, rates, error, loss_scale)
     divisor = xp.where(count == 0, 1.0, count)
+    if loss_scale is not None:
+        divisor = divisor * loss_scale[:1]
     norm[...] = xp.sqrt(totals.sum()) / divisor
     left = norm if clipped_totals is None else xp.sqrt(clipped_totals.sum()) / divisor
     # x / max(x, y) is exactly 1 on one side, and never 0 / 0
     factor = xp.ones_like(norm) if clip_norm is None else clip_norm / xp.maximum(left, clip_norm)
     bounds = [bound for bound in (clip_norm, clip_value) if bound is not None]
     apply = xp.isfinite(norm) & (norm >= 0) & (xp.minimum(left, min(bounds, default=math.inf)) <= largest)
+    bad = xp.zeros_like(apply) if error is None else error[:1] != 0
+    apply &= ~bad
     t = counters[:1] + 1
     fields = Control(
         apply=apply,
@@ -77,6 +96,16 @@ def _reference(
         control[i : i + 1] = xp.where(apply, value, 0)
     counters[:1] += apply
     counters[1:] += ~apply
+    if loss_scale is not None:
+        loss_scale[...] = xp.where(bad, loss_scale, _adapted(xp, loss_scale, apply, growth_interval, floor))
+
+
+def _adapted(xp: Any, loss_scale: Array, apply: Array, growth_interval: int, floor: float) -> Array:
+    scale, good, stuck = loss_scale[:1], loss_scale[1:2] + 1, loss_scale[2:]
+    grow = good >= growth_interval
+    after = xp.where(grow, xp.minimum(2 * scale, LARGEST_LOSS_SCALE), scale), xp.where(grow, 0, good), 0 * stuck
+    skipped = xp.maximum(scale / 2, floor), 0 * good, stuck + (scale <= floor)
+    return xp.where(apply, xp.concatenate(after), xp.concatenate(skipped))
 
 
 def _cpu(
@@ -92,14 +121,22 @@ def _cpu(
     beta1: float = 0.0,
     beta2: float = 0.0,
     largest: float = math.inf,
+    error: Array = None,
+    loss_scale: Array = None,
+    growth_interval: int = 2000,
+    floor: float = 1.0,
 ) -> None:
-    divisor = float(count[0]) or 1.0
+    bad = error is not None and bool(error[0])
+    divisor = (float(count[0]) or 1.0) * (1.0 if loss_scale is None else float(loss_scale[0]))
     norm[0] = left = math.sqrt(totals.sum()) / divisor
     if clipped_totals is not None:
         left = math.sqrt(clipped_totals.sum()) / divisor
     factor = clip_norm / left if clip_norm is not None and left > clip_norm else 1.0
     bounds = [bound for bound in (clip_norm, clip_value) if bound is not None]
-    if not (0 <= norm[0] < math.inf and min([left, *bounds]) <= largest):
+    apply = bool(0 <= norm[0] < math.inf and min([left, *bounds]) <= largest) and not bad
+    if loss_scale is not None and not bad:
+        loss_scale[...] = _adapted(np, loss_scale, np.array([apply]), growth_interval, floor)
+    if not apply:
         control.fill(0)
         counters[1] += 1
         return
@@ -115,29 +152,38 @@ def _cpu(
     counters[0] += 1
 
 
-update_control = Op("update_control", reference=_reference, cpu=_cpu)
-
-
-# ------------------------------------------------------------------- what every update op does with the gradient
-
-
-def gradient_reference(p: Array, g: Array, c: Control, weight_decay: float, l1: float) -> Array:
-    """clip(scale g, -limit, limit) + weight_decay p + l1 sign(p), float32 or wider. A skipped step sees 0, not NaN."""
-    xp = array_module(p, g)
-    g = xp.where(c.apply > 0, g, 0).astype(p.dtype)
-    g = xp.clip(g * c.scale, -c.limit, c.limit)
-    return g + weight_decay * p + l1 * xp.sign(p)
-
-
-def gradient_cpu(
-    out: np.ndarray, p: np.ndarray, g: np.ndarray, c: Control, weight_decay: float, l1: float, factor: float = 1.0
+def _cuda(
+    control: Array,
+    counters: Array,
+    norm: Array,
+    totals: Array,
+    clipped_totals: Array,
+    count: Array,
+    rates: Array,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    beta1: float = 0.0,
+    beta2: float = 0.0,
+    largest: float = math.inf,
+    error: Array = None,
+    loss_scale: Array = None,
+    growth_interval: int = 2000,
+    floor: float = 1.0,
 ) -> None:
-    """The same times `factor` into `out`. All terms are linear, so the factor costs no pass of its own."""
-    number = out.dtype.type
-    np.multiply(g, number(c.scale * factor), out=out)
-    if c.limit < math.inf:
-        np.clip(out, number(-c.limit * factor), number(c.limit * factor), out=out)
-    if weight_decay:
-        out += p * number(weight_decay * factor)
-    if l1:
-        out += np.sign(p) * number(l1 * factor)
+    _check((control, rates, loss_scale), np.float32)
+    _check((norm, totals, clipped_totals, count), np.float64)
+    _check((counters, error), np.int64)
+    bounds = (np.float64(math.inf if bound is None else bound) for bound in (clip_norm, clip_value))
+    arrays = (control, counters, norm, loss_scale, totals, clipped_totals, count, rates, error)
+    numbers = (*bounds, np.float64(beta1), np.float64(beta2), np.float64(largest), np.int64(growth_interval))
+    sizes = (np.float32(floor), np.int32(totals.size), np.int64(rates.size))
+    launch("update_control", "update_control", (1,), (1,), (*arrays, *numbers, *sizes))
+
+
+def _check(arrays: tuple[Array, ...], dtype: DTypeLike) -> None:
+    for array in arrays:
+        if array is not None and array.dtype != dtype:
+            raise TypeError(f"update_control: expected an array of {np.dtype(dtype)}, got {array.dtype}")
+
+
+update_control = Op("update_control", reference=_reference, cpu=_cpu, cuda=_cuda)

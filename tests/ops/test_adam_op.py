@@ -1,3 +1,4 @@
+import ml_dtypes
 import numpy as np
 import pytest
 from contract import check_signatures
@@ -8,7 +9,8 @@ from gpulayers.ops.update_control import Control
 
 STEP = Control(apply=1, scale=0.5, limit=np.inf, rate=1e-3, correction1=0.271, correction2=0.002997001)
 SKIP = Control(0, 0, 0, 0, 0, 0)
-BODIES = pytest.mark.parametrize("body", adam.bodies.values(), ids=adam.bodies.keys())
+HOST = [body for name, body in adam.bodies.items() if name != "cuda"]
+BODIES = pytest.mark.parametrize("body", HOST, ids=["reference", "cpu"])
 
 
 def options(**changes):
@@ -109,13 +111,25 @@ def test_views(body, rng):
 
 @pytest.mark.parametrize("decoupled", [False, True])
 def test_float16_parameters_have_float32_moments(decoupled, rng):
-    for body in adam.bodies.values():
+    for body in HOST:
         p, m, v, g = arrays(rng, 100)
         p, g = p.astype(np.float16), g.astype(np.float16)
         expected = textbook(p, m, v, g, STEP, **options(weight_decay=0.1, decoupled=decoupled))
         body(p, m, v, g, np.array(STEP, np.float32), **options(weight_decay=0.1, decoupled=decoupled))
         assert_close(p, expected[0], "float16")
         assert_close(m, expected[1], "float32")
+
+
+@BODIES
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("control", [STEP, SKIP])
+def test_copy_and_clear(body, dtype, control, rng):
+    p, m, v, g = arrays(rng, BLOCK + 17)
+    g, copy, before = g.astype(dtype), np.full(p.size, 7, dtype), p.copy()
+    body(p, m, v, g, np.array(control, np.float32), **options(), copy=copy, clear=True)
+    assert not g.any()
+    assert np.array_equal(p, before) == (not control.apply)
+    assert np.array_equal(copy, p.astype(dtype) if control.apply else np.full(p.size, 7, dtype))
 
 
 def test_signatures():

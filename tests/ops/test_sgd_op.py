@@ -9,7 +9,7 @@ from gpulayers.ops.update_control import Control
 
 STEP = Control(apply=1, scale=0.5, limit=np.inf, rate=1e-2, correction1=1, correction2=1)
 SKIP = Control(0, 0, 0, 0, 0, 0)
-BODIES = pytest.mark.parametrize("body", sgd.bodies.values(), ids=sgd.bodies.keys())
+BODIES = pytest.mark.parametrize("body", [sgd.reference, sgd.cpu], ids=["reference", "cpu"])
 KINDS = pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])
 
 
@@ -56,6 +56,19 @@ def test_views(body, momentum, nesterov, rng):
     body(p[::2], m[::2] if momentum else None, g[::-2], np.array(STEP, np.float32), 1.0, momentum, nesterov, 0.0, 0.0)
     assert_close(p[::2], expected[0], "float32")
     assert np.array_equal(p[1::2], rest)
+
+
+@BODIES
+@KINDS
+@pytest.mark.parametrize("control", [STEP, SKIP])
+def test_copy_and_clear(body, momentum, nesterov, control, rng):
+    p, m, g = rng.normal(size=(3, BLOCK + 17)).astype(np.float32)
+    g, copy, before = g.astype(np.float16), np.full(p.size, 7, np.float16), p.copy()
+    m = m if momentum else None
+    body(p, m, g, np.array(control, np.float32), 1.0, momentum, nesterov, 0.0, 0.0, copy, True)
+    assert not g.any()
+    assert np.array_equal(p, before) == (not control.apply)
+    assert np.array_equal(copy, p.astype(np.float16) if control.apply else np.full(p.size, 7, np.float16))
 
 
 def test_signatures():

@@ -16,7 +16,7 @@ def run(body, total=25.0, count=1.0, applied=0, rates=(0.1,), clipped=None, dtyp
     return Control(*control.tolist()), counters.tolist(), norm[0]
 
 
-BODIES = pytest.mark.parametrize("body", update_control.bodies.values(), ids=update_control.bodies.keys())
+BODIES = pytest.mark.parametrize("body", [update_control.reference, update_control.cpu], ids=["reference", "cpu"])
 
 
 def test_signatures():

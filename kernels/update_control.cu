@@ -1,0 +1,54 @@
+// Everything about an optimizer step that changes from step to step, from device memory to device memory: see
+// ops/update_control.py for the formulas. One thread; its worth is that no step waits for the host. All in double: the
+// corrections 1 - beta^t lose their digits in float, and pow runs twice a step.
+#include "update_control.cuh"
+
+constexpr float LARGEST_LOSS_SCALE = 16777216.0f;  // 2^24; only gradients that are all 0 ever lead there
+
+// loss_scale: (scale, good steps since it changed, skipped steps at the floor).
+__device__ void adapt_loss_scale(float* loss_scale, bool apply, long long growth_interval, float floor) {
+    const float scale = loss_scale[0], good = loss_scale[1] + 1.0f;
+    if (apply) {
+        const bool grow = good >= (float)growth_interval;
+        loss_scale[0] = grow ? fminf(2.0f * scale, LARGEST_LOSS_SCALE) : scale;
+        loss_scale[1] = grow ? 0.0f : good;
+        loss_scale[2] = 0.0f;
+    } else {
+        loss_scale[0] = fmaxf(0.5f * scale, floor);
+        loss_scale[1] = 0.0f;
+        if (scale <= floor) loss_scale[2] += 1.0f;
+    }
+}
+
+// control: (6,). counters: (2,) applied, skipped. norm: (1,). loss_scale: (3,) or null. totals, clipped_totals: (parts,),
+// the second may be null. count: (1,). rates: (rate_count,). error: the note of report_error, or null. A limit that is not set is infinite.
+extern "C" __global__ void update_control(
+    float* control, long long* counters, double* norm, float* loss_scale,
+    const double* totals, const double* clipped_totals, const double* count, const float* rates, const long long* error,
+    double clip_norm, double clip_value, double beta1, double beta2, double largest, long long growth_interval, float floor,
+    int parts, long long rate_count
+) {
+    if (blockIdx.x || threadIdx.x) return;
+    double total = 0.0, clipped = 0.0;
+    for (int i = 0; i < parts; ++i) {
+        total += totals[i];
+        if (clipped_totals) clipped += clipped_totals[i];
+    }
+    const double divisor = (count[0] == 0.0 ? 1.0 : count[0]) * (loss_scale ? (double)loss_scale[0] : 1.0);
+    const double before = sqrt(total) / divisor, left = clipped_totals ? sqrt(clipped) / divisor : before;
+    const bool finite = before >= 0.0 && before < (double)__int_as_float(0x7f800000) && left >= 0.0;
+    const bool bad = error && error[0];
+    const bool apply = finite && !bad && fmin(fmin(left, clip_norm), clip_value) <= largest;
+    const double factor = left > clip_norm ? clip_norm / left : 1.0;
+    const long long applied = counters[0];
+
+    norm[0] = before;
+    control[0] = apply;
+    control[1] = apply ? (float)(factor / divisor) : 0.0f;
+    control[2] = apply ? (float)(factor * clip_value) : 0.0f;
+    control[3] = apply ? rates[applied < rate_count ? applied : rate_count - 1] : 0.0f;
+    control[4] = apply ? (float)(1.0 - pow(beta1, (double)(applied + 1))) : 0.0f;
+    control[5] = apply ? (float)(1.0 - pow(beta2, (double)(applied + 1))) : 0.0f;
+    counters[apply ? 0 : 1] += 1;
+    if (loss_scale && !bad) adapt_loss_scale(loss_scale, apply, growth_interval, floor);
+}

@@ -1,0 +1,155 @@
+import numpy as np
+import pytest
+from contract import check_signatures
+from devices import in_storage, on_devices
+from updates import SIZES, SKIP, STEP, check_update
+
+import gpulayers as gl
+from gpulayers.ops.adam import adam
+from gpulayers.ops.update_control import Control
+
+
+def rule(**changes):
+    return {
+        "lr_scale": 1.0,
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "eps": 1e-8,
+        "weight_decay": 0.0,
+        "decoupled": False,
+        "l1": 0.0,
+        **changes,
+    }
+
+
+def arrays(rng, size):
+    """[p, m, v], g"""
+    p, m, g = rng.normal(size=(3, size)).astype(np.float32)
+    return [p, m, rng.uniform(0, 2, size).astype(np.float32)], g
+
+
+def test_signatures():
+    check_signatures(adam)
+
+
+@on_devices
+@in_storage
+@pytest.mark.parametrize("size", SIZES)
+def test_against_the_reference(device, storage, size, rng):
+    check_update(adam, device, *arrays(rng, size), STEP, rule(), storage=storage)
+
+
+@on_devices
+@in_storage
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"weight_decay": 0.1, "decoupled": True},
+        {"weight_decay": 0.1, "lr_scale": 3.0},
+        {"l1": 0.1, "eps": 0.1},
+        {"beta1": 0.0, "beta2": 0.0},
+    ],
+)
+@pytest.mark.parametrize("limit", [np.inf, 0.25])
+def test_rules(device, storage, changes, limit, rng):
+    check_update(adam, device, *arrays(rng, 257), STEP._replace(limit=limit), rule(**changes), storage=storage)
+
+
+@on_devices
+@in_storage
+@pytest.mark.parametrize("start", [1, 4, 8])
+def test_any_alignment(device, storage, start, rng):
+    check_update(adam, device, *arrays(rng, 77), STEP, rule(), storage=storage, start=start, clear=True)
+
+
+@on_devices
+@pytest.mark.parametrize("storage", ["float16", "bfloat16"])
+@pytest.mark.parametrize("clear", [False, True])
+def test_a_float32_gradient_beside_a_16_bit_copy(device, storage, clear, rng):
+    state, g = arrays(rng, 1023)
+    check_update(adam, device, state, g, STEP, rule(), storage=storage, gradient="float32", clear=clear)
+
+
+@on_devices
+@in_storage
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("clear", [False, True])
+def test_a_skipped_step_changes_no_bit(device, storage, bad, clear, rng):
+    state, g = arrays(rng, 33)
+    g[5], state[0][7], state[1][0] = bad, -0.0, np.float32(1e-42)
+    after = check_update(adam, device, state, g, SKIP, rule(weight_decay=0.1, l1=0.1), storage=storage, clear=clear)
+    assert [a.tobytes() for a in after] == [a.tobytes() for a in state]
+
+
+@on_devices
+def test_rate_zero_moves_moments_only(device, rng):
+    state, g = arrays(rng, 100)
+    state[2][:50] = g[:50] = 0  # sqrt(v) = 0 must not meet 1 / rate
+    after = check_update(adam, device, state, g, STEP._replace(rate=0), rule(weight_decay=0.1, decoupled=True))
+    assert np.array_equal(after[0], state[0])
+    assert not np.array_equal(after[1], state[1])
+
+
+def first_step(p: float, g: float, **changes: float) -> tuple[list[np.ndarray], np.ndarray, Control]:
+    state = [np.array([p], np.float32), np.zeros(1, np.float32), np.zeros(1, np.float32)]
+    return state, np.array([g], np.float32), STEP._replace(scale=1, correction1=0.1, correction2=0.001)
+
+
+@on_devices
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_scalars_reach_the_kernel_as_floats(device, decoupled):
+    """H10 (cupy#8485): a Python float is 8 bytes, and a `float` parameter reads four of them."""
+    after = check_update(adam, device, *first_step(1, 1), rule(decoupled=decoupled))
+    assert after[0][0] == pytest.approx(0.999, rel=1e-6)
+
+
+@on_devices
+@pytest.mark.parametrize(("p", "g", "expected"), [(0, 1e-8, -5e-4), (0, 1, -1e-3), (0, -1, 1e-3)])
+def test_where_epsilon_goes(device, p, g, expected):
+    """H14 (tensorflow#9047, pytorch#41477): epsilon joins the root after the bias correction."""
+    after = check_update(adam, device, *first_step(p, g), rule())
+    assert after[0][0] == pytest.approx(expected, rel=1e-5)
+
+
+@on_devices
+def test_nothing(device, rng):
+    check_update(adam, device, *arrays(rng, 0), STEP, rule(), clear=True)
+
+
+@on_devices
+def test_a_strided_gradient_is_read_by_its_strides(device, rng):
+    (p, m, v), g = arrays(rng, 40)
+    control = np.array(STEP, np.float32)
+    there = [gl.to_device(a, device) for a in (p, m, v, g, control)]
+    adam.cuda(*(a[:20] for a in there[:3]), there[3][::-2], there[4], **rule())
+    adam.reference(p[:20], m[:20], v[:20], g[::-2], control, **rule())
+    assert there[0].get() == pytest.approx(p, rel=1e-6)
+
+
+@on_devices
+@pytest.mark.parametrize(
+    ("change", "error", "sentence"),
+    [
+        ({0: np.float16}, TypeError, "adam: array 0 must be float32, got float16"),
+        ({2: np.float64}, TypeError, "adam: array 2 must be float32, got float64"),
+        ({4: np.float64}, TypeError, "adam: control must be float32, got float64"),
+        ({3: slice(0, 3)}, ValueError, r"adam takes arrays of one length and a control array of 6, got \[\(8,\)"),
+        ({4: slice(0, 5)}, ValueError, r"adam takes arrays of one length and a control array of 6, got \[\(8,\)"),
+        ({"copy": np.float32, 3: np.float16}, TypeError, "a float32 copy takes a gradient of the same type or float32"),
+        ({0: slice(None, None, -1)}, ValueError, "adam: argument 0 is not contiguous"),
+    ],
+)
+def test_refused(device, change, error, sentence, rng):
+    state, g = arrays(rng, 8)
+    given = dict(enumerate((*state, g, np.array(STEP, np.float32)))) | {"copy": None}
+    for where, what in change.items():
+        old = g if given[where] is None else given[where]
+        given[where] = old[what] if isinstance(what, slice) else old.astype(what)
+    there = {where: gl.to_device(a, device) for where, a in given.items() if a is not None}
+    for where, what in change.items():
+        if isinstance(what, slice) and what.step:
+            there[where] = there[where][what]
+    before = [there[i].get() for i in range(3)]
+    with pytest.raises(error, match=sentence):
+        adam.cuda(*(there[i] for i in range(5)), **rule(), copy=there.get("copy"))
+    assert all(np.array_equal(was, there[i].get()) for i, was in enumerate(before))

@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+from contract import check_signatures
+from devices import in_storage, on_devices
+from updates import SIZES, SKIP, STEP, check_update
+
+from gpulayers.ops.sgd import sgd
+
+
+def rule(**changes):
+    return {"lr_scale": 1.0, "momentum": 0.9, "nesterov": False, "weight_decay": 0.0, "l1": 0.0, **changes}
+
+
+def arrays(rng, size):
+    """[p, m], g"""
+    p, m, g = rng.normal(size=(3, size)).astype(np.float32)
+    return [p, m], g
+
+
+def test_signatures():
+    check_signatures(sgd)
+
+
+@on_devices
+@in_storage
+@pytest.mark.parametrize("size", SIZES)
+def test_against_the_reference(device, storage, size, rng):
+    check_update(sgd, device, *arrays(rng, size), STEP._replace(rate=0.1), rule(), storage=storage)
+
+
+@on_devices
+@in_storage
+@pytest.mark.parametrize(
+    "changes", [{"nesterov": True}, {"weight_decay": 0.1, "lr_scale": 3.0}, {"l1": 0.1}, {"momentum": 0.0}]
+)
+@pytest.mark.parametrize("limit", [np.inf, 0.25])
+def test_rules(device, storage, changes, limit, rng):
+    state, g = arrays(rng, 257)
+    if changes.get("momentum") == 0.0:
+        state[1] = None
+    check_update(sgd, device, state, g, STEP._replace(rate=0.1, limit=limit), rule(**changes), storage=storage)
+
+
+@on_devices
+@in_storage
+@pytest.mark.parametrize("start", [1, 4, 8])
+def test_any_alignment(device, storage, start, rng):
+    check_update(sgd, device, *arrays(rng, 77), STEP, rule(), storage=storage, start=start, clear=True)
+
+
+@on_devices
+@pytest.mark.parametrize("storage", ["float16", "bfloat16"])
+@pytest.mark.parametrize("clear", [False, True])
+def test_a_float32_gradient_beside_a_16_bit_copy(device, storage, clear, rng):
+    state, g = arrays(rng, 1023)
+    check_update(sgd, device, state, g, STEP, rule(), storage=storage, gradient="float32", clear=clear)
+
+
+@on_devices
+@in_storage
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("clear", [False, True])
+def test_a_skipped_step_changes_no_bit(device, storage, bad, clear, rng):
+    state, g = arrays(rng, 33)
+    g[5], state[0][7], state[1][0] = bad, -0.0, np.float32(1e-42)
+    after = check_update(sgd, device, state, g, SKIP, rule(weight_decay=0.1, l1=0.1), storage=storage, clear=clear)
+    assert [a.tobytes() for a in after] == [a.tobytes() for a in state]
+
+
+@on_devices
+def test_nothing(device, rng):
+    check_update(sgd, device, *arrays(rng, 0), STEP, rule(), clear=True)

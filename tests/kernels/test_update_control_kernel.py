@@ -1,0 +1,129 @@
+import math
+
+import numpy as np
+import pytest
+from devices import on_devices
+
+import gpulayers as gl
+from gpulayers.ops.update_control import CONTROL_SIZE, Control, update_control
+
+LOSS_SCALE = {"growth_interval": 3, "floor": 2.0}
+
+
+def state(total, clipped, count, applied, rates, loss_scale, error):
+    """The array arguments, all float64 where they are floating, in the op's order; then those that have a name."""
+    totals = np.array([0.25, 0.5, 0.25]) * total
+    clipped_totals = None if clipped is None else np.array([0.5, 0.5, 0]) * clipped
+    arrays = (np.full(CONTROL_SIZE, 7.0), np.array([applied, 3]), np.zeros(1), totals, clipped_totals)
+    named = {
+        "loss_scale": None if loss_scale is None else np.array(loss_scale, np.float64),
+        "error": None if error is None else np.array([error, 0, 0, 0]),
+    }
+    return (*arrays, np.array([count], np.float64), np.array(rates, np.float64)), named
+
+
+def check(device, total=25.0, count=1.0, applied=0, rates=(0.1,), clipped=None, loss_scale=None, error=None, **rule):
+    """(control, counters, norm, loss_scale) of the kernel, which must be the reference's."""
+    rule = rule | (LOSS_SCALE if loss_scale is not None else {})
+    arrays, named = state(total, clipped, count, applied, rates, loss_scale, error)
+    there = [None if a is None else gl.to_device(a, device) for a in arrays]
+    there[0], there[6] = there[0].astype(np.float32), there[6].astype(np.float32)
+    there_named = {name: None if a is None else gl.to_device(a, device) for name, a in named.items()}
+    if loss_scale is not None:
+        there_named["loss_scale"] = there_named["loss_scale"].astype(np.float32)
+    update_control.reference(*arrays, **named, **rule)
+    update_control.cuda(*there, **there_named, **rule)
+    control, counters, norm = (a.get() for a in there[:3])
+    assert control == pytest.approx(arrays[0], rel=1e-6)
+    assert counters.tolist() == arrays[1].tolist()
+    assert norm == pytest.approx(arrays[2], rel=1e-14, nan_ok=True)
+    scale = None if loss_scale is None else there_named["loss_scale"].get().tolist()
+    assert scale is None or scale == named["loss_scale"].tolist()
+    return Control(*control.tolist()), counters.tolist(), norm[0], scale
+
+
+@on_devices
+@pytest.mark.parametrize("count", [2, 1, 0, 0.5])
+def test_plain(device, count):
+    control, counters, norm, _ = check(device, count=count)
+    assert control.scale == 1 / (count or 1)
+    assert control.limit == math.inf
+    assert counters == [1, 3]
+    assert norm == 5 / (count or 1)
+
+
+@on_devices
+@pytest.mark.parametrize("total", [25, 1, 0.25, 0])
+@pytest.mark.parametrize("rule", [{"clip_norm": 1.0}, {"clip_value": 1.0}])
+def test_clipping(device, total, rule):
+    check(device, total, **rule)
+
+
+@on_devices
+def test_clip_value_comes_before_clip_norm(device):
+    control, _, norm, _ = check(device, clipped=8.0, clip_value=2.0, clip_norm=1.0)
+    assert norm == 5
+    got = np.clip(np.array([3, 4]) * control.scale, -control.limit, control.limit)
+    assert got == pytest.approx(np.array([2, 2]) / math.sqrt(8))
+
+
+@on_devices
+@pytest.mark.parametrize(("total", "count"), [(math.nan, 1), (math.inf, 1), (25, math.nan), (25, -1)])
+@pytest.mark.parametrize("rule", [{}, {"clip_norm": 1.0}, {"clip_value": 1.0}])
+def test_skip(device, total, count, rule):
+    control, counters, _, _ = check(device, total, count, applied=4, **rule)
+    assert control == Control(0, 0, 0, 0, 0, 0)
+    assert counters == [4, 4]
+
+
+@on_devices
+@pytest.mark.parametrize("rule", [{}, {"clip_norm": 1.0}, {"clip_value": 1.0}, {"clip_norm": 11.0}])
+def test_what_is_left_must_fit(device, rule):
+    check(device, total=1e4, largest=10.0, **rule)
+
+
+@on_devices
+@pytest.mark.parametrize("applied", [0, 1, 999, 10**6, 1 << 24])
+def test_bias_corrections_and_rates(device, applied):
+    check(device, applied=applied, beta1=0.9, beta2=0.999, rates=(3, 2, 1))
+
+
+@on_devices
+@pytest.mark.parametrize("error", [0, 1, 2])
+def test_a_bad_target_skips_the_step_and_leaves_the_loss_scale(device, error):
+    """H02: the step of a pass that met a target outside the vocabulary is not applied."""
+    control, counters, _, scale = check(device, error=error, loss_scale=[8, 1, 0])
+    assert control.apply == (error == 0)
+    assert counters == ([1, 3] if error == 0 else [0, 4])
+    assert scale == ([8, 2, 0] if error == 0 else [8, 1, 0])
+
+
+@on_devices
+@pytest.mark.parametrize(
+    ("before", "total", "after"),
+    [
+        ([8, 0, 0], 1.0, [8, 1, 0]),
+        ([8, 2, 0], 1.0, [16, 0, 0]),  # the third good step in a row
+        ([2.0**24, 2, 0], 1.0, [2.0**24, 0, 0]),
+        ([8, 2, 0], math.inf, [4, 0, 0]),
+        ([3, 2, 0], math.inf, [2, 0, 0]),
+        ([2, 0, 1], math.nan, [2, 0, 2]),  # at the floor
+        ([2, 0, 2], 1.0, [2, 1, 0]),
+    ],
+)
+def test_loss_scale(device, before, total, after):
+    control, _, norm, scale = check(device, total, loss_scale=before, clip_norm=10.0)
+    assert scale == after
+    assert control.scale == (1 / before[0] if control.apply else 0)
+    assert not control.apply or norm == 1 / before[0]
+
+
+@on_devices
+@pytest.mark.parametrize(("index", "dtype"), [(0, "float64"), (1, "int32"), (2, "float32"), (5, "float32")])
+def test_refused(device, index, dtype):
+    arrays, _ = state(1.0, None, 1.0, 0, (1.0,), None, None)
+    there = [None if a is None else gl.to_device(a, device) for a in arrays]
+    there[0], there[6] = there[0].astype(np.float32), there[6].astype(np.float32)
+    there[index] = there[index].astype(dtype)
+    with pytest.raises(TypeError, match=f"update_control: expected an array of .*, got {dtype}"):
+        update_control.cuda(*there)
