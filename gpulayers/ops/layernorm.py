@@ -13,10 +13,11 @@ Source: Ba, Kiros and Hinton, Layer Normalization, 2016, equation 3.
 
 import numpy as np
 
-from gpulayers.backend import Array, array_module, empty, wide
+from gpulayers.backend import Array, array_module, empty, wide, zeros
 from gpulayers.cuda import WORK, Work, bytes_of, contiguous, launch, row_threads, shared_memory
 from gpulayers.ops.elementwise import tiled, work_array
 from gpulayers.ops.op import Op, row_blocks
+from gpulayers.ops.sum_rows import sum_partials
 
 
 def _forward_reference(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array, Array]:
@@ -35,15 +36,23 @@ def _forward_reference(x: Array, weight: Array, bias: Array, eps: float) -> tupl
 
 
 def _forward_cpu(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array, Array]:
+    return _add_cpu(x, None, weight, bias, eps)[1:]
+
+
+def _add_cpu(x: Array, f: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array, Array, Array]:
+    """With f, x + f is made and normalised block by block, while it is in cache."""
     rows, cols = x.shape
+    total = x if f is None else empty(x.shape, x.dtype, like=x)
     y = empty(x.shape, x.dtype, like=x)
     mean, rstd = np.empty(rows, x.dtype), np.empty(rows, x.dtype)
     average = np.full(cols, 1 / cols, x.dtype)
     weight, bias = tiled(weight, x), tiled(bias, x)
     for block in row_blocks(rows, cols):
-        y_block, m, var = y[block], mean[block], rstd[block]
-        np.matmul(x[block], average, out=m)  # BLAS sums a row several times as fast as mean() does
-        np.subtract(x[block], m[:, None], out=y_block)
+        x_block, y_block, m, var = total[block], y[block], mean[block], rstd[block]
+        if f is not None:
+            np.add(x[block], f[block], out=x_block)
+        np.matmul(x_block, average, out=m)  # BLAS sums a row several times as fast as mean() does
+        np.subtract(x_block, m[:, None], out=y_block)
         np.vecdot(y_block, y_block, out=var)
         var /= cols
         if not (m * m <= 16 * var).all():
@@ -60,16 +69,22 @@ def _forward_cpu(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Arra
             y_block *= weight[: len(r)]
         if bias is not None:
             y_block += bias[: len(r)]
-    return y, mean, rstd
+    return total, y, mean, rstd
+
+
+def norm_block(x: Array, most: int = 256) -> tuple[int, int]:
+    """Threads of a row and rows of a block for kernels/norm.cuh: up to four times 16 bytes for each thread."""
+    threads = row_threads(x, packs=4)
+    return threads, max(1, most // threads)
 
 
 def _forward_cuda(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array, Array]:
     rows, cols = x.shape
-    x = contiguous(x)
+    x, block = contiguous(x), norm_block(x)
     y = empty(x.shape, x.dtype, like=x)
     mean, rstd = (empty(rows, np.float32, like=x) for _ in range(2))
     args = (y, mean, rstd, x, weight, bias, np.float32(eps), np.int64(rows), np.int32(cols))
-    launch("layernorm", "layernorm", (rows,), (row_threads(x),), args, storage=x.dtype)
+    launch("layernorm", "layernorm", (-(-rows // block[1]),), block, args, storage=x.dtype)
     return y, mean, rstd
 
 
@@ -77,8 +92,34 @@ WORK["layernorm"] = lambda y, *rest: Work(bytes_of(y, *rest), 8 * y.size)
 layernorm = Op("layernorm", reference=_forward_reference, cpu=_forward_cpu, cuda=_forward_cuda)
 
 
-def _backward_reference(dy: Array, x: Array, mean: Array, rstd: Array, weight: Array) -> tuple[Array, Array, Array]:
-    """dy, x: (rows, D). mean, rstd: (rows,) from forward. Returns dx like x, dweight (D,), dbias (D,)."""
+def _add_reference(x: Array, f: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array, Array, Array]:
+    """x, f: (rows, D), the stream and what a sub-layer adds to it. Returns x + f, then as layernorm(x + f)."""
+    total = x + f
+    return total, *_forward_reference(total, weight, bias, eps)
+
+
+def _add_cuda(x: Array, f: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array, Array, Array]:
+    if (f.shape, f.dtype) != (x.shape, x.dtype):
+        raise ValueError(f"add_layernorm: f must be {x.dtype} {x.shape} as x is, got {f.dtype} {f.shape}")
+    rows, cols = x.shape
+    x, f, block = contiguous(x), contiguous(f), norm_block(x)
+    total, y = (empty(x.shape, x.dtype, like=x) for _ in range(2))
+    mean, rstd = (empty(rows, np.float32, like=x) for _ in range(2))
+    args = (total, y, mean, rstd, x, f, weight, bias, np.float32(eps), np.int64(rows), np.int32(cols))
+    launch("layernorm", "add_layernorm", (-(-rows // block[1]),), block, args, storage=x.dtype)
+    return total, y, mean, rstd
+
+
+add_layernorm = Op("add_layernorm", reference=_add_reference, cpu=_add_cpu, cuda=_add_cuda)
+
+
+def _backward_reference(
+    dy: Array, x: Array, mean: Array, rstd: Array, weight: Array, residual: Array = None
+) -> tuple[Array, Array, Array]:
+    """dy, x: (rows, D). mean, rstd: (rows,) from forward. Returns dx like x, dweight (D,), dbias (D,).
+
+    residual: like x, added to dx: the gradient that reaches x past the norm, by the residual connection.
+    """
     dtype = wide(x.dtype)
     dy_wide = dy.astype(dtype)
     xhat = (x.astype(dtype) - mean[:, None]) * rstd[:, None]
@@ -86,10 +127,14 @@ def _backward_reference(dy: Array, x: Array, mean: Array, rstd: Array, weight: A
     mean_g = g.mean(axis=1, keepdims=True)
     mean_gx = (g * xhat).mean(axis=1, keepdims=True)
     dx = rstd[:, None] * (g - mean_g - xhat * mean_gx)
+    if residual is not None:
+        dx = residual + dx
     return dx.astype(x.dtype), (dy_wide * xhat).sum(axis=0), dy_wide.sum(axis=0)
 
 
-def _backward_cpu(dy: Array, x: Array, mean: Array, rstd: Array, weight: Array) -> tuple[Array, Array, Array]:
+def _backward_cpu(
+    dy: Array, x: Array, mean: Array, rstd: Array, weight: Array, residual: Array = None
+) -> tuple[Array, Array, Array]:
     rows, cols = x.shape
     dx, work = empty(x.shape, x.dtype, like=x), work_array(x, cols)
     dweight, dbias, ones = np.zeros(cols, x.dtype), np.zeros(cols, x.dtype), np.ones(rows, x.dtype)
@@ -109,26 +154,49 @@ def _backward_cpu(dy: Array, x: Array, mean: Array, rstd: Array, weight: Array) 
             dy_block = np.multiply(dy_block, weight[: len(r)], out=g)
         np.subtract(dy_block, centred, out=centred)
         centred *= r[:, None]
+        if residual is not None:
+            centred += residual[block]
     return dx, dweight, dbias
 
 
-BLOCKS = 264  # two for each multiprocessor of the largest cards; fixed, so that the sums do not depend on the card
+BLOCKS = 528  # four for each multiprocessor of the largest cards; fixed, so that the sums do not depend on the card
+SUMS = 48 << 10  # bytes of shared memory for the sums of a block, if it has more than one row of threads
 
 
-def _backward_cuda(dy: Array, x: Array, mean: Array, rstd: Array, weight: Array) -> tuple[Array, Array, Array]:
+def norm_backward_launch(
+    source: str, sums: int, x: Array, args: tuple[Array | None, ...]
+) -> tuple[Array, Array] | None:
+    """Run <source>_backward of kernels/norm.cuh: dx, and the `sums` sums over all rows, (sums, cols).
+
+    None if the sums of one row do not fit in shared memory: tens of thousands of columns.
+    """
     rows, cols = x.shape
-    shared = 2 * cols * 4
-    if shared > shared_memory(x) - 256:  # sums of a row that wide do not fit: tens of thousands of columns
-        return _backward_reference(dy, x, mean, rstd, weight)
-    dy, x = contiguous(dy), contiguous(x)
+    if rows == 0:
+        return empty(x.shape, x.dtype, like=x), zeros((sums, cols), np.float32, like=x)
+    threads, _ = norm_block(x)
+    step = threads * 16 // x.dtype.itemsize  # columns of all threads of a row at once
+    row_bytes = sums * -(-cols // step) * step * 4
+    if row_bytes > shared_memory(x) - 1024:
+        return None
+    height = max(1, min(256 // threads, SUMS // row_bytes))
+    blocks = min(-(-rows // height), BLOCKS)
     dx = empty(x.shape, x.dtype, like=x)
-    blocks = min(rows, BLOCKS)
-    partial = empty((blocks, 2, cols), np.float32, like=x)
-    args = (dx, partial, dy, x, mean, rstd, weight, np.int64(rows), np.int32(cols))
-    launch("layernorm", "layernorm_backward", (blocks,), (row_threads(x),), args, storage=x.dtype, shared=shared)
-    total = empty((2, cols), np.float32, like=x)
-    args = (total, partial, np.int32(blocks), np.int32(cols))
-    launch("layernorm", "layernorm_sum_partials", (-(-2 * cols // 128),), (128,), args, storage=x.dtype)
+    partial = empty((blocks, sums, cols), np.float32, like=x)
+    args = (dx, partial, *args, np.int64(rows), np.int32(cols))
+    shared = height * row_bytes
+    launch(source, f"{source}_backward", (blocks,), (threads, height), args, storage=x.dtype, shared=shared)
+    return dx, sum_partials(partial)
+
+
+def _backward_cuda(
+    dy: Array, x: Array, mean: Array, rstd: Array, weight: Array, residual: Array = None
+) -> tuple[Array, Array, Array]:
+    dy, x = contiguous(dy), contiguous(x)
+    more = None if residual is None else contiguous(residual)
+    made = norm_backward_launch("layernorm", 2, x, (dy, more, x, mean, rstd, weight))
+    if made is None:
+        return _backward_reference(dy, x, mean, rstd, weight, residual)
+    dx, total = made
     return dx, total[0], total[1]
 
 

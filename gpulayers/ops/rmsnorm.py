@@ -13,7 +13,9 @@ Source: Zhang and Sennrich, Root mean square layer normalization, 2019, equation
 import numpy as np
 
 from gpulayers.backend import Array, array_module, empty, wide
+from gpulayers.cuda import contiguous, launch
 from gpulayers.ops.elementwise import tiled, work_array
+from gpulayers.ops.layernorm import norm_backward_launch, norm_block
 from gpulayers.ops.op import Op, row_blocks
 
 
@@ -45,7 +47,16 @@ def _forward_cpu(x: Array, weight: Array, eps: float) -> tuple[Array, Array]:
     return y, rstd
 
 
-rmsnorm = Op("rmsnorm", reference=_forward_reference, cpu=_forward_cpu)
+def _forward_cuda(x: Array, weight: Array, eps: float) -> tuple[Array, Array]:
+    rows, cols = x.shape
+    x, block = contiguous(x), norm_block(x)
+    y, rstd = empty(x.shape, x.dtype, like=x), empty(rows, np.float32, like=x)
+    args = (y, rstd, x, weight, np.float32(eps), np.int64(rows), np.int32(cols))
+    launch("rmsnorm", "rmsnorm", (-(-rows // block[1]),), block, args, storage=x.dtype)
+    return y, rstd
+
+
+rmsnorm = Op("rmsnorm", reference=_forward_reference, cpu=_forward_cpu, cuda=_forward_cuda)
 
 
 def _backward_reference(dy: Array, x: Array, rstd: Array, weight: Array) -> tuple[Array, Array]:
@@ -78,4 +89,13 @@ def _backward_cpu(dy: Array, x: Array, rstd: Array, weight: Array) -> tuple[Arra
     return dx, dweight
 
 
-rmsnorm_backward = Op("rmsnorm_backward", reference=_backward_reference, cpu=_backward_cpu)
+def _backward_cuda(dy: Array, x: Array, rstd: Array, weight: Array) -> tuple[Array, Array]:
+    dy, x = contiguous(dy), contiguous(x)
+    made = norm_backward_launch("rmsnorm", 1, x, (dy, x, rstd, weight))
+    if made is None:
+        return _backward_reference(dy, x, rstd, weight)
+    dx, total = made
+    return dx, total[0]
+
+
+rmsnorm_backward = Op("rmsnorm_backward", reference=_backward_reference, cpu=_backward_cpu, cuda=_backward_cuda)

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from devices import Exact, check_kernel, in_storage, on_devices
 
-from gpulayers.ops.layernorm import layernorm, layernorm_backward
+import gpulayers as gl
+from gpulayers.ops.layernorm import add_layernorm, layernorm, layernorm_backward
 
 COLS = [1, 2, 5, 8, 31, 33, 128, 129, 1023, 1025]
 
@@ -12,21 +13,49 @@ COLS = [1, 2, 5, 8, 31, 33, 128, 129, 1023, 1025]
 @pytest.mark.parametrize("cols", COLS)
 @pytest.mark.parametrize("affine", [True, False])
 def test_against_the_reference(device, storage, cols, affine, rng):
-    x, dy = rng.normal(1, 2, (2, 5, cols)).astype(np.float32)
+    x, dy, residual = rng.normal(1, 2, (3, 5, cols)).astype(np.float32)
     weight, bias = rng.normal(size=(2, cols)).astype(np.float32) if affine else (None, None)
+    residual = residual if affine else None
     check_kernel(layernorm, device, x, weight, bias, 1e-5, storage=storage)
     mean, rstd = layernorm.reference(x, weight, bias, 1e-5)[1:]
     terms = rstd.max() * np.abs(dy if weight is None else dy * weight).max()  # with two columns dx is nearly 0
-    args = (dy, x, Exact(mean), Exact(rstd), weight)
+    args = (dy, x, Exact(mean), Exact(rstd), weight, residual)
     check_kernel(layernorm_backward, device, *args, storage=storage, factor=2, scale=terms)
 
 
 @on_devices
-def test_more_rows_than_blocks(device, rng):
-    x, dy = rng.normal(size=(2, 600, 9)).astype(np.float32)
-    weight = rng.normal(size=9).astype(np.float32)
+@pytest.mark.parametrize("cols", COLS)
+def test_sum_and_norm(device, cols, rng):
+    x, f = rng.normal(1, 2, (2, 5, cols)).astype(np.float32)
+    check_kernel(add_layernorm, device, x, f, *rng.normal(size=(2, cols)).astype(np.float32), 1e-5)
+
+
+@on_devices
+@in_storage
+def test_the_rounded_sum_is_normalised(device, storage, rng):
+    """What backward finds in the stored sum is what forward has normalised."""
+    x, f = (gl.to_device(a, device).astype(storage) for a in rng.normal(3, 2, (2, 5, 40)).astype(np.float32))
+    total, y, mean, rstd = add_layernorm(x, f, None, None, 1e-5)
+    assert np.array_equal(total.get(), (x + f).get())
+    for one, other in zip((y, mean, rstd), layernorm(total, None, None, 1e-5), strict=True):
+        assert np.array_equal(one.get(), other.get())
+
+
+@on_devices
+@pytest.mark.parametrize("cols", [9, 1030])  # rows of one warp, eight a block, and rows of several warps
+def test_more_rows_than_blocks(device, cols, rng, monkeypatch):
+    monkeypatch.setattr("gpulayers.ops.layernorm.BLOCKS", 3)
+    x, dy = rng.normal(size=(2, 61 if cols == 9 else 8, cols)).astype(np.float32)
+    weight = rng.normal(size=cols).astype(np.float32)
     mean, rstd = (Exact(a) for a in layernorm.reference(x, weight, None, 1e-5)[1:])
-    check_kernel(layernorm_backward, device, dy, x, mean, rstd, weight, factor=3)  # sums over 600 rows
+    check_kernel(layernorm_backward, device, dy, x, mean, rstd, weight, factor=2)  # sums over 61 rows
+
+
+@on_devices
+def test_rows_too_wide_for_shared_memory(device, rng):
+    x, dy = rng.normal(size=(2, 2, 40000)).astype(np.float32)
+    mean, rstd = (Exact(a) for a in layernorm.reference(x, None, None, 1e-5)[1:])
+    check_kernel(layernorm_backward, device, dy, x, mean, rstd, None)
 
 
 @on_devices
@@ -38,8 +67,13 @@ def test_a_large_mean_does_not_cancel(device, mean):
 
 
 @on_devices
-def test_views_and_nothing(device, rng):
+def test_views_nothing_and_refusals(device, rng):
     x = rng.normal(size=(7, 12)).astype(np.float32)
-    check_kernel(layernorm, device, x.T[::2], None, None, 1e-5)
-    check_kernel(layernorm, device, x[:, 1:], None, None, 1e-5)
-    check_kernel(layernorm, device, x[:0], None, None, 1e-5)
+    for view in (x.T[::2], x[:, 1:], x[:0]):
+        check_kernel(layernorm, device, view, None, None, 1e-5)
+        check_kernel(add_layernorm, device, view, view, None, None, 1e-5)
+        mean, rstd = (Exact(a) for a in layernorm.reference(view, None, None, 1e-5)[1:])
+        check_kernel(layernorm_backward, device, view, view, mean, rstd, None, view, factor=3, scale=3)
+    there = gl.to_device(x, device)
+    with pytest.raises(ValueError, match=r"add_layernorm: f must be float32 \(7, 12\) as x is, got float32 \(12,\)"):
+        add_layernorm(there, there[0], None, None, 1e-5)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from contract import check_op
 
-from gpulayers.ops.layernorm import layernorm, layernorm_backward
+from gpulayers.ops.layernorm import add_layernorm, layernorm, layernorm_backward
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (5, 3), (300, 1023), (0, 4)])
@@ -13,3 +13,6 @@ def test_bodies_agree(shape, affine, rng):
     check_op(layernorm, x, weight, bias, 1e-5)
     mean, rstd = layernorm.reference(x, weight, bias, 1e-5)[1:]
     check_op(layernorm_backward, dy, x, mean, rstd, weight, factor=3)  # sums over 300 rows
+    residual = rng.normal(size=shape).astype(np.float32)
+    check_op(layernorm_backward, dy, x, mean, rstd, weight, residual, factor=3)
+    check_op(add_layernorm, x, residual, weight, bias, 1e-5)
