@@ -73,7 +73,7 @@ def build_load(given: Instruction, context: Context) -> Step:
         return _build_parameter_load(given, context, writers, code)
     read_address = address_reader(given, context, given.operands[1])
     atomic = bool(STRONG & set(given.flags))
-    access = Access(DTYPES[code].itemsize * lanes, False, atomic, given.place)
+    access = Access(DTYPES[code].itemsize * lanes, False, atomic, given.place, cached="nc" in given.flags)
 
     def step(group, index: Index) -> None:
         addresses = read_address(group, index)

@@ -170,11 +170,11 @@ class ndarray:
 
     @property
     def real(self) -> ndarray:
-        return wrap(self._host.real)
+        return wrap(np.real(self._host))
 
     @property
     def imag(self) -> ndarray:
-        return wrap(self._host.imag)
+        return wrap(np.imag(self._host))
 
     # To and from the host
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpulayers.emulator.group import Group
 
 Index = slice | np.ndarray  # which threads of the group an instruction runs for
-Reader = Callable[["Group", Index], np.ndarray]
+Reader = Callable[["Group", Index], Any]  # an array, or a NumPy scalar that holds for all threads
 Writer = Callable[["Group", Index, np.ndarray], None]
 Step = Callable[["Group", Index], None]
 
@@ -84,8 +84,8 @@ class Context:
             inner = self.reader(text[1:].strip(), code, instruction)
             return lambda group, index: ~inner(group, index)
         dtype = DTYPES[code]
-        if code == "pred" and text in ("0", "1"):
-            value = np.bool_(text == "1")
+        if code == "pred" and _INTEGER.match(text):
+            value = np.bool_(int(text, 0) != 0)
             return lambda group, index: value
         constant = self.constant(text, dtype)
         if constant is not None:

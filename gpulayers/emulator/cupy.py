@@ -201,7 +201,8 @@ def ones_like(a: ndarray, dtype: Any = None, order: str = "K", subok: Any = None
 
 def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> ndarray:
     """Evenly spaced numbers."""
-    return wrap(np.arange(start, stop, step, dtype) if stop is not None else np.arange(0, start, step, dtype))
+    first, last = (0, start) if stop is None else (start, stop)
+    return wrap(np.arange(first, last, step, dtype=dtype))
 
 
 def linspace(

@@ -239,8 +239,9 @@ class _Decoder:
             raise given.unknown()
         read = self.context.reader
         if "red" not in given.flags:
-            threads = read(given.operands[1], "u32", given) if len(given.operands) > 1 else None
-            return Barrier(read(given.operands[0], "u32", given), threads, given.place)
+            number, *rest = given.operands
+            threads = read(rest[0], "u32", given) if rest else None
+            return Barrier(read(number, "u32", given), threads, given.place)
         reduce = next(flag for flag in given.flags if flag in ("popc", "and", "or"))
         target, number, *count, source = given.operands
         write = self.context.writer(target, "u32" if reduce == "popc" else "pred", given)

@@ -14,6 +14,8 @@ from gpulayers.emulator import integer
 from gpulayers.emulator.context import Context, Step
 from gpulayers.emulator.formats import (
     FORMATS,
+    TINY16,
+    TINY32,
     direct,
     flush,
     fused_double,
@@ -46,7 +48,8 @@ def wrap(given: Instruction, compute: Function, double: bool = False) -> Functio
 
     `double`: the computation returns float64, still to be rounded to the type."""
     form, code = FORMATS[given.type], given.type
-    ftz = "ftz" in given.flags and code == "f32"
+    ftz = "ftz" in given.flags and code != "f64"
+    tiny = TINY16 if code.startswith("f16") else TINY32
     ends = [step for flag, step in (("sat", _saturate), ("relu", _relu)) if flag in given.flags]
     pack = form.pack_double if double else form.pack
 
@@ -55,12 +58,11 @@ def wrap(given: Instruction, compute: Function, double: bool = False) -> Functio
             operands = tuple(np.broadcast_arrays(*operands))
         values = [form.unpack(operand) for operand in operands]
         if ftz:
-            values = [flush(value) for value in values]
+            values = [flush(value, tiny) for value in values]
         result = compute(*values)
         for end in ends:
             result = end(result)
-        result = pack(result)
-        return flush(result) if ftz else result
+        return pack(flush(result, tiny) if ftz else result)
 
     plain = code in ("f32", "f64") and not ftz and not ends and not double
     return compute if plain else function
@@ -79,7 +81,7 @@ def _mode(given: Instruction) -> str:
     return next((flag for flag in given.flags if flag in ROUNDING), "rn")
 
 
-def _directed(function: Function, exact: Function, mode: str) -> Function:
+def _directed(function: Function, exact: Callable[..., tuple[Array, Array]], mode: str) -> Function:
     """Arithmetic with a directed rounding: round to nearest, then look at the exact error."""
 
     def compute(*values: Array) -> Array:

@@ -17,12 +17,12 @@ TINY32 = np.float32(np.finfo(np.float32).tiny)
 TINY16 = np.float32(np.finfo(np.float16).tiny)
 
 
-def flush(x: Array) -> Array:
-    """Subnormal float32 values become zeros of the same sign (`.ftz`)."""
-    small = np.abs(x) < TINY32
+def flush(x: Array, tiny: np.float32 = TINY32) -> Array:
+    """Subnormal values, below `tiny`, become zeros of the same sign (`.ftz`)."""
+    small = np.abs(x) < tiny
     if not small.any():
         return x
-    return np.where(small, np.copysign(np.float32(0), x), x)
+    return np.where(small, np.copysign(x.dtype.type(0), x), x)
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +19,22 @@ if TYPE_CHECKING:
     from gpulayers.emulator.launch import Launch
 
 Array = np.ndarray
+
+
+_spare = threading.local()  # registers' memory, used again by the next group: fresh pages cost more than the work
+
+
+def workspace(size: int, dtypes: list[np.dtype]) -> list[Array]:
+    """An array of `size` elements for each dtype, in memory that this thread keeps. The contents are left over."""
+    strides = [-(-size * dtype.itemsize // 64) * 64 for dtype in dtypes]
+    total = sum(strides)
+    buffer = getattr(_spare, "buffer", None)
+    if buffer is None or len(buffer) < total:
+        buffer = _spare.buffer = np.zeros(total, np.uint8)
+    starts = itertools.accumulate(strides, initial=0)
+    return [
+        buffer[start : start + size * dtype.itemsize].view(dtype) for start, dtype in zip(starts, dtypes, strict=False)
+    ]
 
 
 class Group:
@@ -50,7 +68,7 @@ class Group:
 
     def _make_registers(self) -> list[Array]:
         context = self.launch.code.context
-        registers = [np.zeros(self.size, dtype) for dtype in context.dtypes]
+        registers = workspace(self.size, context.dtypes)
         for name, slot in context.specials.items():
             registers[slot][:] = SPECIALS[name](self)
         return registers

@@ -337,7 +337,7 @@ def build_permute(given: Instruction, context: Context) -> Step:
 
     def permute(a: Array, b: Array, selector: Array) -> Array:
         pair = (b.astype(np.uint64) << np.uint64(32)) | a.astype(np.uint64)
-        result = np.uint32(0)
+        result = selector & np.uint32(0)
         for k in range(4):
             choice = (selector >> np.uint32(4 * k)).astype(np.uint64)
             byte = (pair >> ((choice & np.uint64(7)) * np.uint64(8))) & np.uint64(0xFF)

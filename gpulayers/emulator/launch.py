@@ -30,7 +30,7 @@ class Limits:
     shared_default: int = 48 << 10
     shared_most: int = 227 << 10
     threads_together: int = 16384
-    max_steps: int = 3_000_000
+    max_steps: int = 1_000_000
 
 
 limits = Limits()

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import os
 import re
+import sys
 import threading
 from collections.abc import Iterable, Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_void_p
@@ -47,7 +48,7 @@ class Resources(NamedTuple):
 @functools.cache
 def _library() -> ctypes.CDLL:
     path = toolkit.find().library
-    if hasattr(os, "add_dll_directory"):  # Windows looks for the builtins library only in folders it was told of
+    if sys.platform == "win32":  # Windows looks for the builtins library only in folders it was told of
         os.add_dll_directory(str(path.parent))
     try:
         library = ctypes.CDLL(str(path))
@@ -176,6 +177,6 @@ def resources(
     report = {}
     for found in _REPORT.finditer(log):
         shared = re.search(r"(\d+) bytes smem", found["rest"])
-        numbers = (int(found[key]) for key in ("registers", "stores", "loads", "stack"))
-        report[found["name"]] = Resources(*numbers, int(shared[1]) if shared else 0)
+        registers, stores, loads, stack = (int(found[key]) for key in ("registers", "stores", "loads", "stack"))
+        report[found["name"]] = Resources(registers, stores, loads, stack, int(shared[1]) if shared else 0)
     return report

@@ -105,6 +105,13 @@ class Shadow:
                 result = never if result is None else result | never
         return result
 
+    def written(self, where: Array, size: int) -> Array | None:
+        """Where something was written; None if nowhere."""
+        result = np.zeros(where.shape, bool)
+        for cell in self.cells(where, size):
+            result |= self.writer.take(cell) < 0
+        return result if result.any() else None
+
     def _conflict(self, words: Array, stamp: Array, atomic: bool) -> Array | None:
         level = relation(words, stamp, self.shift, self.ordered_blocks)
         if level is None:

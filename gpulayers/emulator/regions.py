@@ -27,6 +27,7 @@ class Access(NamedTuple):
     atomic: bool  # also volatile and relaxed accesses: they do not race with each other
     place: Place
     releases: bool = False  # it has a fence in itself
+    cached: bool = False  # a load through the read-only cache, which does not see the launch's own stores
 
     @property
     def verb(self) -> str:
@@ -77,6 +78,8 @@ class Region:
         stamp = group.stamp[index]
         if group.launch.order is not None and not isinstance(self, SharedRegion):
             self._order(group, group.launch.order, address, access, index)
+        if access.cached:
+            self._refuse_stale(group, shadow, where, address, access, index)
         if not access.write:
             race = shadow.load(where, access.size, stamp, access.atomic)
             if race is not None:
@@ -88,6 +91,17 @@ class Region:
         if races.stores is not None and access.atomic:
             self._report(group, races.stores, address, access, index, "stored by")
         return races if races.stores is not None or races.together is not None else None
+
+    def _refuse_stale(
+        self, group: Group, shadow: Shadow, where: Array, address: Array, access: Access, index: Index
+    ) -> None:
+        stale = shadow.written(where, access.size)
+        if stale is not None:
+            lane = int(np.flatnonzero(stale)[0])
+            thread = int(positions(index)[lane])
+            spot = self.describe(group, int(address[lane]), thread)
+            message = f"load of {access.size} bytes at {spot} through the read-only cache (const __restrict__, __ldg)"
+            raise group.error(DataRace, f"{message}, which this launch has written", access.place, thread)
 
     def _order(self, group: Group, order: BlockOrder, address: Array, access: Access, index: Index) -> None:
         """Atomic accesses may order blocks; after a plain store a fence must come anew."""

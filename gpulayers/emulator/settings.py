@@ -47,9 +47,16 @@ def shared_most() -> int:
 
 
 @contextlib.contextmanager
-def using(*, arch: str | None = None, check_races: bool | None = None) -> Iterator[Settings]:
-    """Change settings for a while: `with using(arch="compute_90"): ...`."""
+def using(
+    *, arch: str | None = None, check_races: bool | None = None, max_steps: int | None = None
+) -> Iterator[Settings]:
+    """Change settings for a while: `with using(arch="compute_90"): ...`.
+
+    `max_steps`: how many basic blocks a group of thread blocks may execute before it counts as an endless loop."""
     before = (current.arch, current.check_races)
+    steps = limits.max_steps
+    if max_steps is not None:
+        limits.max_steps = max_steps
     if arch is not None:
         current.arch = arch
     if check_races is not None:
@@ -58,6 +65,7 @@ def using(*, arch: str | None = None, check_races: bool | None = None) -> Iterat
         yield current
     finally:
         current.arch, current.check_races = before
+        limits.max_steps = steps
 
 
 @contextlib.contextmanager

@@ -70,13 +70,13 @@ class ufunc:
             raise NotImplementedError(f"`{self.name}.at` is not supported yet")
         self._function.at(a._host, _key(indices), unwrap(b))
 
-    def reduce(self, array: ndarray, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+    def reduce(self, array: Any, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         """The sum or product along an axis."""
         self._only(REDUCE, "reduce")
         method = array.sum if self.__name__ == "add" else array.prod
         return method(axis=axis, dtype=dtype, out=out, keepdims=keepdims)
 
-    def accumulate(self, array: ndarray, axis: int = 0, dtype: Any = None, out: Any = None) -> Any:
+    def accumulate(self, array: Any, axis: int = 0, dtype: Any = None, out: Any = None) -> Any:
         """The running sum or product."""
         self._only(REDUCE, "accumulate")
         method = array.cumsum if self.__name__ == "add" else array.cumprod

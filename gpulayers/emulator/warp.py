@@ -51,13 +51,10 @@ def _sources(mode: str, lane: Array, offset: Array, clamp: Array) -> tuple[Array
     offset = offset.astype(np.int64) & 31
     segment, limit = (clamp.astype(np.int64) >> 8) & 31, clamp.astype(np.int64) & 31
     highest = (lane & segment) | (limit & ~segment)
-    lowest = lane & segment
-    source = {
-        "up": lane - offset,
-        "down": lane + offset,
-        "bfly": lane ^ offset,
-        "idx": lowest | (offset & ~segment),
-    }[mode]
+    if mode == "idx":
+        source = (lane & segment) | (offset & ~segment)
+    else:
+        source = lane ^ offset if mode == "bfly" else lane - offset if mode == "up" else lane + offset
     inside = source >= highest if mode == "up" else source <= highest
     return np.where(inside, source, lane), inside
 
@@ -94,9 +91,7 @@ def build_shuffle(given: Instruction, context: Context) -> WarpStep:
     def step(group, index: Index) -> None:
         lane = group.lane[index]
         shape = lane.shape
-        source, inside = _sources(
-            mode, lane, np.broadcast_to(offset(group, index), shape), np.broadcast_to(clamp(group, index), shape)
-        )
+        source, inside = _sources(mode, lane, offset(group, index), clamp(group, index))
         value = np.broadcast_to(read(group, index), shape)
         write(group, index, _gather(group, index, value, source, given))
         if write_inside:

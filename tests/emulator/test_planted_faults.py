@@ -188,6 +188,15 @@ def test_stores_through_const_pointers():
         module().get_function("writes_its_input")((1,), (32,), (cp.zeros(32, cp.float32),))
 
 
+def test_stale_reads_of_what_the_launch_has_written():
+    kernel = module().get_function("in_place")
+    x = cp.ones(32, cp.float32)
+    kernel((1,), (32,), (x, x, np.int32(0)))
+    assert x.tolist() == [2.0] * 32
+    with pytest.raises(errors.DataRace, match="read-only cache"):
+        kernel((1,), (32,), (x, x, np.int32(1)))
+
+
 def test_running_from_one_shared_array_into_the_next():
     kernel = module().get_function("two_arrays")
     out = cp.zeros(8, cp.float32)
@@ -197,9 +206,8 @@ def test_running_from_one_shared_array_into_the_next():
         kernel((1,), (8,), (out, np.int32(1)))
 
 
-def test_endless_loops(monkeypatch):
-    monkeypatch.setattr(limits, "max_steps", 1000)
-    with pytest.raises(errors.EndlessLoop, match="endless: block"):
+def test_endless_loops():
+    with using(max_steps=1000), pytest.raises(errors.EndlessLoop, match="endless: block"):
         module().get_function("endless")((1,), (32,), (cp.zeros(1, cp.int32),))
 
 

@@ -153,6 +153,14 @@ def test_flush_to_zero(ptx):
     assert not ptx("mul.ftz.f32 %d, %a, 0f3F000000;", "f32", tiny).any()
 
 
+def test_flush_to_zero_of_halves(ptx):
+    a = np.array([1e-6, -1e-6, 1.0, 6.2e-5], np.float16)
+    found = ptx("ex2.approx.ftz.f16 %d, %a;", "f16", a)
+    np.testing.assert_array_equal(found, np.exp2(np.where(np.abs(a) < 2.0**-14, 0, a)).astype(np.float16))
+    small = np.full(4, 5e-6, np.float16)
+    assert not ptx("fma.rn.ftz.f16 %d, %a, %b, %b;", "f16", np.full(4, 0.01, np.float16), small).any()
+
+
 def test_saturation(ptx):
     a = np.array([-1.0, 0.25, 3.0, np.nan, np.inf], np.float32)
     found = ptx("add.sat.f32 %d, %a, 0f00000000;", "f32", a)

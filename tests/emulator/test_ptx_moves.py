@@ -170,6 +170,12 @@ def test_moves_between_registers_and_pairs(ptx):
     np.testing.assert_array_equal(ptx("mov.b32 %d, -2;", "s32", a), np.full(50, -2))
 
 
+def test_predicates_as_values(ptx):
+    a = np.arange(4, dtype=np.int32)
+    body = "mov.pred %p0, -1; setp.gt.s32 %p1, %a, 1; and.pred %p2, %p0, %p1; not.pred %p3, %p2; xor.pred %d, %p3, %p0;"
+    np.testing.assert_array_equal(ptx(body, "pred", a), a > 1)
+
+
 def test_predicated_instructions_leave_the_others_alone(ptx):
     a = np.arange(40, dtype=np.int32)
     body = "setp.lt.s32 %p0, %a, 10; mov.u32 %d, 7; @%p0 mov.u32 %d, 3; @!%p0 add.s32 %d, %d, %a;"
