@@ -1,27 +1,31 @@
-"""The `gpulayers` command: train, generate, evaluate.
+"""The `gpulayers` command: train, generate, evaluate, profile.
 
     gpulayers train [gpt] [options]        gpulayers generate RUN [options]        gpulayers evaluate RUN [options]
+    gpulayers profile nsys|ncu|events -- train [options]
 
-Exit status: 0; 2 with one line on stderr for whatever the user can put right; 1 where training cannot go on; 130 and
-143 after Ctrl-C and SIGTERM.
+Exit status: 0; 2 with one line on stderr for whatever the user can put right; 1 where training or a profiler cannot go
+on; 3 where the profiler is not installed; 130 and 143 after Ctrl-C and SIGTERM.
 """
 
+import argparse
 import io
 import os
 import sys
 from collections.abc import Sequence
 
 import gpulayers
-from gpulayers.cli import evaluate, generate, train
+from gpulayers.cli import evaluate, generate, profile, train
 from gpulayers.cli.arguments import Parser, UsageError
 from gpulayers.cuda import GPUUnavailable
 from gpulayers.data import DataError
+from gpulayers.profiling.nsight import ProfilerFailed
+from gpulayers.profiling.nvtx_ranges import NVTXMissing
 from gpulayers.storage import FileError
 from gpulayers.training.loop import TrainingError
 from gpulayers.training.options import ConfigError, suggestion
 
-COMMANDS = {"train": train, "generate": generate, "evaluate": evaluate}
-EXPECTED = (UsageError, ConfigError, DataError, FileError, GPUUnavailable, FloatingPointError)
+COMMANDS = {"train": train, "generate": generate, "evaluate": evaluate, "profile": profile}
+EXPECTED = (UsageError, ConfigError, DataError, FileError, GPUUnavailable, FloatingPointError, NVTXMissing)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return status
     except EXPECTED as error:
         return complain(error, 2)
-    except TrainingError as error:
+    except (TrainingError, ProfilerFailed) as error:
         return complain(error, 1)
     except MemoryError as error:
         return complain(f"not enough memory ({error}): a smaller --batch or more --accumulate needs less", 2)
@@ -53,6 +57,13 @@ def complain(error: object, status: int) -> int:
 
 def command(words: list[str]) -> int:
     """Parse and run. Raises one of EXPECTED."""
+    namespace = parse(words)
+    return COMMANDS[namespace.command].run(namespace) if namespace.command else 0
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """What the words say; without a command the help is printed. Raises UsageError."""
+    words, behind = profile.split(words)
     parser = Parser(prog="gpulayers", description="Deep learning by hand, on NumPy or CuPy.")
     parser.add_argument("--version", action="version", version=f"gpulayers {gpulayers.__version__}")
     chosen = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
@@ -64,9 +75,9 @@ def command(words: list[str]) -> int:
         if unknown:
             raise UsageError(f"unknown option {unknown[0]}")
         parser.print_help()
-        return 0
     if unknown:
         word = unknown[0].partition("=")[0]
         what = "option" if word.startswith("-") else "argument"
-        raise UsageError(f"unknown {what} {word}{suggestion(word, parsers[namespace.command].flags())}")
-    return COMMANDS[namespace.command].run(namespace)
+        raise UsageError(f"unknown {what} {word}{suggestion(word, parsers[words[0]].flags())}")
+    namespace.behind = behind
+    return namespace

@@ -1,11 +1,15 @@
 """`gpulayers train [gpt]`: train a model, or go on with a run."""
 
 import argparse
+import contextlib
 import dataclasses
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from gpulayers.cli.arguments import Parser, UsageError, add_options, given
+from gpulayers.profiling.trace import Trace, check_writable, trace
+from gpulayers.profiling.training import calls
 from gpulayers.training.config import DEFAULTS, TABLES, Config, read_toml
 from gpulayers.training.loop import Trainer
 from gpulayers.training.options import fields, flag, suggestion
@@ -36,7 +40,10 @@ def add_parser(commands: Any, words: list[str]) -> Parser:
     run.add_argument(
         "--config", metavar="FILE", help="settings in TOML, such as a config.toml of a run; options beside it win"
     )
-    run.add_argument("--resume", metavar="RUN", help="go on with a run; takes only --steps, --backend and --threads")
+    run.add_argument(
+        "--resume", metavar="RUN", help="go on with a run; takes only --steps, --backend, --threads and --trace"
+    )
+    run.add_argument("--trace", metavar="FILE", help="write where the time goes, for ui.perfetto.dev")
     for title in TABLES:
         add_options(parser.add_argument_group(TITLES[title]), getattr(DEFAULTS[task], title), title)
     return parser
@@ -45,23 +52,38 @@ def add_parser(commands: Any, words: list[str]) -> Parser:
 def run(namespace: argparse.Namespace) -> int:
     if namespace.task not in DEFAULTS:
         raise UsageError(f"unknown task {namespace.task!r}{suggestion(namespace.task, DEFAULTS)}")
+    if namespace.trace is not None:
+        check_writable(namespace.trace)  # before anything is begun
     if namespace.resume is not None:
         trainer = resume(namespace.resume, warn=say, **resume_options(namespace))
         say(f"going on with {trainer.folder} at step {trainer.step} of {trainer.config.training.steps}")
     else:
         trainer = start(config_from(namespace), namespace.out)
         say(f"run folder {trainer.folder}")
-    return train(trainer)
+    return train(trainer, namespace.trace)
 
 
-def train(trainer: Trainer) -> int:
+def train(trainer: Trainer, trace_file: str | None = None) -> int:
     say(f"{trainer.task.model.parameter_count():,} parameters; {trainer.task.description}")
-    received = trainer.run()
+    with recording(trainer, trace_file):
+        received = trainer.run()
     if received is None:
         say(f"finished: {trainer.folder}")
         return 0
     say(f"stopped at step {trainer.step}, saved; gpulayers train --resume {trainer.folder} goes on")
     return 128 + received
+
+
+@contextlib.contextmanager
+def recording(trainer: Trainer, file: str | None) -> Iterator[None]:
+    """All ranges of the run into a trace file, if there is one to write."""
+    if file is None:
+        yield
+        return
+    recorder = Trace()
+    with trace(file, trainer.task.model, trainer.optimizer, calls(), recorder):
+        yield
+    say(f"trace: {file}" + (f", the first {recorder.most:,} ranges; the rest did not fit" if recorder.full else ""))
 
 
 def config_from(namespace: argparse.Namespace) -> Config:
@@ -80,7 +102,7 @@ def resume_options(namespace: argparse.Namespace) -> dict[str, Any]:
     refused = [flag(names[name]) for name in vars(namespace) if name in names and name not in WITH_RESUME]
     refused += [f"--{name}" for name in ("out", "config") if getattr(namespace, name) is not None]
     if refused:
-        raise UsageError(f"--resume takes only --steps, --backend and --threads, not {', '.join(refused)}")
+        raise UsageError(f"--resume takes only --steps, --backend, --threads and --trace, not {', '.join(refused)}")
     return given(namespace, "training", table_of(namespace, "training"))
 
 

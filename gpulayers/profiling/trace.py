@@ -96,9 +96,16 @@ def _details(one: Range, args: tuple[Any, ...]) -> dict[str, Any]:
     return details
 
 
+def check_writable(path: StrPath) -> None:
+    """Raises FileError where a trace cannot be written, before a run that would lose it at its end."""
+    path = Path(path)
+    if path.is_dir() or not path.parent.is_dir():
+        raise FileError(f"cannot write {path}: " + ("it is a folder" if path.is_dir() else f"no folder {path.parent}"))
+
+
 @contextmanager
 def trace(
-    path: StrPath, model: Layer | None = None, optimizer: Any = None, calls: Any = (), most: int = MOST
+    path: StrPath, model: Layer | None = None, optimizer: Any = None, calls: Any = (), recorder: Trace | None = None
 ) -> Iterator[Ranges]:
     """Record all ranges of a block into a trace file, which is written however the block ends.
 
@@ -109,10 +116,8 @@ def trace(
 
     Raises FileError, before the block is entered where the folder is not there.
     """
-    path = Path(path)
-    if path.is_dir() or not path.parent.is_dir():
-        raise FileError(f"cannot write {path}: " + ("it is a folder" if path.is_dir() else f"no folder {path.parent}"))
-    recorder = Trace(most)
+    check_writable(path)
+    recorder = recorder or Trace()
     try:
         with Ranges(recorder, model, optimizer, calls) as ranges:
             yield ranges
