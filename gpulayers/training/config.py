@@ -23,16 +23,20 @@ TABLES = ("model", "optimizer", "training", "data")
 
 @dataclass(frozen=True)
 class GPTOptions:
-    """Sizes of a GPT: the fields of `GPTConfig` but for the vocabulary, which the data decides."""
+    """Sizes of a GPT: the fields of `GPTConfig` but for the vocabulary, which the data decides.
+
+    The defaults are for two minutes on two cores. rotary is on because a learned table of positions needs several times
+    as many steps to look further back than one byte: training loss 2.39 against 1.68 after 650 steps of 512 bytes.
+    """
 
     layers: int = option(4, "transformer blocks", at_least=1)
-    heads: int = option(4, "attention heads; they share out dim", at_least=1)
+    heads: int = option(3, "attention heads; they share out dim", at_least=1)
     kv_heads: int | None = option(None, "key/value heads; must divide heads", at_least=1, default_text="as heads")
-    dim: int = option(128, "width of the network", at_least=1)
+    dim: int = option(96, "width of the network", at_least=1)
     context: int = option(128, "longest sequence of tokens that the model sees", at_least=1)
     dropout: float = option(0.0, "share of activations that are dropped in training", at_least=0, below=1)
     bias: bool = option(True, "biases in linear layers and norms")
-    rotary: bool = option(False, "rotary positions in the attention instead of a learned table")
+    rotary: bool = option(True, "rotary positions in the attention instead of a learned table")
 
     def check(self) -> None:
         """Raises ConfigError where single values are right but do not fit each other."""
@@ -41,7 +45,8 @@ class GPTOptions:
         if self.kv_heads is not None and self.heads % self.kv_heads:
             raise ConfigError(f"kv_heads must divide heads, got {self.kv_heads} kv_heads and {self.heads} heads")
         if self.rotary and self.dim // self.heads % 2:
-            raise ConfigError(f"rotary needs an even head size, got dim / heads = {self.dim // self.heads}")
+            size = self.dim // self.heads
+            raise ConfigError(f"rotary needs an even head size, got dim / heads = {size}; or turn rotary off")
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class OptimizerOptions:
     """How parameters move."""
 
     name: str = option("adamw", "update rule", choices=("adamw", "adam", "sgd"), flag="--optimizer")
-    lr: float = option(3e-3, "learning rate at its highest", at_least=0)
+    lr: float = option(2e-3, "learning rate at its highest", at_least=0)
     schedule: str = option("cosine", "course of the learning rate", choices=tuple(SCHEDULES))
     schedule_steps: int | None = option(
         None, "steps until the schedule has run out; fixed for the life of a run", at_least=1, default_text="as steps"
@@ -89,7 +94,7 @@ class TrainingOptions:
     """How long, how much at a time, and where."""
 
     steps: int = option(1000, "steps in all", at_least=0)
-    batch: int = option(16, "sequences in a step", at_least=1)
+    batch: int = option(8, "sequences in a step", at_least=1)
     accumulate: int = option(
         1, "parts that a step's batch is computed in: less memory, the same result to rounding", at_least=1
     )
@@ -97,7 +102,7 @@ class TrainingOptions:
     dtype: str = option("float32", "floating type", choices=("float32", "float64", "float16", "bfloat16"))
     backend: str = option("numpy", "numpy: the CPU; cupy: an NVIDIA GPU", choices=("numpy", "cupy"))
     threads: int | None = option(None, "CPU threads for matrix products", at_least=1, default_text="all cores")
-    eval_every: int = option(100, "steps between measurements on the validation part; 0: only at the end", at_least=0)
+    eval_every: int = option(200, "steps between measurements on the validation part; 0: only at the end", at_least=0)
     eval_tokens: int = option(65536, "validation tokens that are measured, at most", at_least=1)
     sample_every: int = option(250, "steps between samples; 0: none", at_least=0)
     sample_tokens: int = option(200, "tokens of a sample", at_least=1)

@@ -92,7 +92,7 @@ def test_help_of_the_other_commands(command, capfd):
         (["train", "--steps", "-1"], "--steps must be at least 0, got -1"),
         (["train", "--threads", "0"], "--threads must be at least 1, got 0"),
         (["train", "--schedule", "cosin"], "--schedule must be one of constant, linear, cosine, step,"),
-        (["train", "--heads", "3"], "heads must divide dim, got 3 heads and dim 128"),
+        (["train", "--heads", "3", "--dim", "128"], "heads must divide dim, got 3 heads and dim 128"),
         (["train", "--dtype", "float16"], "dtype float16 needs a GPU: choose float32"),
         (["train", "--backend", "cuda"], "--backend must be one of numpy, cupy, got 'cuda'"),
         (["train", "--config", "nothing.toml"], "cannot read nothing.toml: No such file"),
@@ -211,7 +211,18 @@ def test_config_of_a_run_repeats_it(tmp_path, no_picture, capfd):
     "options",
     [
         ["--tokens", "characters", "--rotary", "--no-bias", "--heads", "4", "--kv-heads", "2"],
-        ["--optimizer", "sgd", "--nesterov", "--schedule", "step", "--lr-step-size", "1", "--clip-value", "0.1"],
+        [
+            "--optimizer",
+            "sgd",
+            "--nesterov",
+            "--no-rotary",
+            "--schedule",
+            "step",
+            "--lr-step-size",
+            "1",
+            "--clip-value",
+            "0.1",
+        ],
         ["--schedule", "inverse_square_root", "--warmup", "1", "--dtype", "float64", "--l1", "1e-5", "--clip", "0"],
     ],
 )
@@ -225,6 +236,7 @@ def test_options_reach_model_and_optimizer(options, tmp_path, no_picture, capfd)
         assert tensors["model.blocks.0.attention.qkv.weight"].shape == (16, 16 + 2 * 8)
         assert tensors["model.wte.weight"].shape[0] == len(set(TEXT))
     if "sgd" in options:
+        assert "model.wpe.weight" in tensors
         assert "m.wte.weight" in tensors
         assert "v.wte.weight" not in tensors
     if "float64" in options:

@@ -105,9 +105,9 @@ def test_not_a_toml_file(tmp_path):
 @pytest.mark.parametrize(
     ("title", "values", "sentence"),
     [
-        ("model", {"heads": 3}, "heads must divide dim, got 3 heads and dim 128"),
-        ("model", {"heads": 4, "kv_heads": 3}, "kv_heads must divide heads, got 3 kv_heads and 4 heads"),
-        ("model", {"heads": 128, "rotary": True}, "rotary needs an even head size, got dim / heads = 1"),
+        ("model", {"heads": 3, "dim": 128}, "heads must divide dim, got 3 heads and dim 128"),
+        ("model", {"heads": 4, "dim": 128, "kv_heads": 3}, "kv_heads must divide heads, got 3 kv_heads and 4 heads"),
+        ("model", {"heads": 4, "dim": 12, "rotary": True}, "rotary needs an even head size, got dim / heads = 3; or"),
         ("training", {"batch": 2, "accumulate": 3}, "accumulate must be at most batch, got 3 parts of 2 sequences"),
         ("training", {"dtype": "float16"}, "dtype float16 needs a GPU: choose float32, or float64"),
         ("training", {"dtype": "bfloat16"}, "dtype bfloat16 needs a GPU"),
