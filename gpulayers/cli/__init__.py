@@ -78,6 +78,6 @@ def parse(words: list[str]) -> argparse.Namespace:
     if unknown:
         word = unknown[0].partition("=")[0]
         what = "option" if word.startswith("-") else "argument"
-        raise UsageError(f"unknown {what} {word}{suggestion(word, parsers[words[0]].flags())}")
+        raise UsageError(f"unknown {what} {word}{suggestion(word, parsers[str(namespace.command)].flags())}")
     namespace.behind = behind
     return namespace
