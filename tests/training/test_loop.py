@@ -16,7 +16,7 @@ from gpulayers.models.gpt import GPT, GPTConfig
 from gpulayers.optim import SGD, AdamW
 from gpulayers.storage import FileError
 from gpulayers.training import loop
-from gpulayers.training.checkpoint import load_checkpoint
+from gpulayers.training.checkpoint import load_checkpoint, save_checkpoint
 from gpulayers.training.loop import TrainingError, train_step
 from gpulayers.training.progress import Progress, printable
 from gpulayers.training.run import resume, start
@@ -210,6 +210,16 @@ def test_a_broken_last_checkpoint_is_passed_over(tmp_path):
     assert len(warnings) == 1
     assert "passed over" in warnings[0]
     assert_same_run(tmp_path / "straight", tmp_path / "broken")
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    begin(tmp_path / "run", steps=0)
+    last = last_checkpoint(tmp_path / "run")
+    tensors, metadata = load_checkpoint(last)
+    for damaged in ({n: t for n, t in tensors.items() if n != "v.wte.weight"}, {**tensors, "model.ln_f.weight": [1.0]}):
+        save_checkpoint(tmp_path / "run", 0, {n: np.asarray(t) for n, t in damaged.items()}, metadata)
+        with pytest.raises(FileError, match=rf"{last.name} is a checkpoint of another model"):
+            resume(tmp_path / "run", steps=1)
 
 
 # ---------------------------------------------------------------------------------------------------- trouble
