@@ -5,143 +5,32 @@ from __future__ import annotations
 import collections
 import itertools
 import re
-from dataclasses import dataclass, field
 
-from gpulayers.emulator import access, atomics, floating, integer, moves, tensorcore, warp  # noqa: F401  (they fill the registry)
+from gpulayers.emulator import (  # noqa: F401  (they fill the registry)
+    access,
+    atomics,
+    bits,
+    carry,
+    compare,
+    convert,
+    floating,
+    integer,
+    moves,
+    tensorcore,
+    warp,
+)
+from gpulayers.emulator.blocks import Barrier, Block, Code, Converge, End, Exit, Jump, Table
 from gpulayers.emulator.context import Context, Index, Reader, Step
-from gpulayers.emulator.errors import DeviceAssert, Place
+from gpulayers.emulator.errors import DeviceAssert
 from gpulayers.emulator.indexing import positions, select
 from gpulayers.emulator.inline import expand
-from gpulayers.emulator.program import Instruction, Program, Routine, Variable
+from gpulayers.emulator.layout import local_layout, parameter_offsets, shared_layout
+from gpulayers.emulator.program import Instruction, Program, Routine
 from gpulayers.emulator.registry import build, instruction
 from gpulayers.emulator.warp import WarpStep
 
-SHARED_GAP = 16  # bytes between shared variables, so that running over the end of one is seen
 NO_EFFECT = ("nop", "nanosleep", "griddepcontrol", "pmevent")
 _WORD = re.compile(r"[A-Za-z_$%][\w$#]*")
-
-
-@dataclass(slots=True)
-class Jump:
-    """To `target`, for threads whose predicate holds; the others fall through."""
-
-    target: int
-    predicate: Reader | None = None
-    negated: bool = False
-
-
-@dataclass(slots=True)
-class Table:
-    """`brx.idx`: to the target that a register numbers."""
-
-    targets: list[int]
-    selector: Reader
-
-
-@dataclass(slots=True)
-class Exit:
-    """The end of the thread, or of those whose predicate holds."""
-
-    predicate: Reader | None = None
-    negated: bool = False
-
-
-@dataclass(slots=True)
-class Barrier:
-    """A barrier of the block, or of `threads` of its threads; `reduce` combines a predicate over the block."""
-
-    number: Reader
-    threads: Reader | None
-    place: Place
-    reduce: str = ""
-    source: Reader | None = None
-    write: object = None
-
-
-@dataclass(slots=True)
-class Converge:
-    """An instruction of the whole warp: runs when the lanes named by its mask are there."""
-
-    step: WarpStep
-    place: Place
-    name: str
-
-
-End = Jump | Table | Exit | Barrier | Converge
-
-
-@dataclass(slots=True)
-class Block:
-    """Steps without a branch, and what follows them. `end` None: the next block. `skip`: (predicate, negated) of
-    a barrier or warp instruction that only some threads execute."""
-
-    place: Place
-    steps: list[Step] = field(default_factory=list)
-    end: End | None = None
-    length: int = 0  # PTX instructions
-    skip: tuple[Reader, bool] | None = None
-
-
-@dataclass(slots=True)
-class SharedLayout:
-    """Where shared variables lie within a block's shared memory."""
-
-    offsets: dict[str, tuple[int, int]]  # name -> (offset, size) of static ones
-    static: int  # bytes as laid out here
-    declared: int  # bytes as on the device
-    dynamic_names: list[str]
-    dynamic_offset: int
-
-
-@dataclass(slots=True)
-class Code:
-    """A decoded kernel."""
-
-    name: str
-    parameters: list[Variable]
-    blocks: list[Block]
-    context: Context
-    shared: SharedLayout
-    local_size: int
-    has_fences: bool
-
-
-def _shared_layout(program: Program, routine: Routine) -> SharedLayout:
-    used = {word for given in routine.code for operand in given.operands for word in _WORD.findall(operand)}
-    both = [*program.variables.values(), *routine.variables.values()]
-    variables = [variable for variable in both if variable.space == "shared" and variable.name in used]
-    offset, declared, offsets = 0, 0, {}
-    for variable in (one for one in variables if not one.dynamic):
-        offset, declared = (
-            -(-offset // variable.align) * variable.align,
-            -(-declared // variable.align) * variable.align,
-        )
-        offsets[variable.name] = (offset, variable.size)
-        offset, declared = offset + variable.size + SHARED_GAP, declared + variable.size
-    dynamic = [variable for variable in variables if variable.dynamic]
-    align = max([16, *(variable.align for variable in dynamic)])
-    start = -(-offset // align) * align
-    return SharedLayout(offsets, offset, declared, [variable.name for variable in dynamic], start)
-
-
-def _local_layout(routine: Routine) -> tuple[dict[str, int], int]:
-    offset, offsets = 0, {}
-    for variable in routine.variables.values():
-        if variable.space == "local":
-            offset = -(-offset // variable.align) * variable.align
-            offsets[variable.name] = offset
-            offset += variable.size
-    return offsets, offset
-
-
-def parameter_offsets(parameters: list[Variable]) -> tuple[list[int], int]:
-    """Each parameter at its alignment, and the size of all."""
-    offset, offsets = 0, []
-    for parameter in parameters:
-        offset = -(-offset // parameter.align) * parameter.align
-        offsets.append(offset)
-        offset += parameter.size
-    return offsets, -(-offset // 16) * 16
 
 
 def _uses(routine: Routine) -> dict[str, int]:
@@ -161,7 +50,7 @@ def _uses(routine: Routine) -> dict[str, int]:
 def decode(program: Program, name: str, addresses: dict[str, int]) -> Code:
     """Decode one kernel; `addresses` gives those of the module's global and constant variables."""
     routine = expand(program, program.kernels[name])
-    shared, (local, local_size) = _shared_layout(program, routine), _local_layout(routine)
+    shared, (local, local_size) = shared_layout(program, routine), local_layout(routine)
     symbols = {**addresses, **local, **{variable: place[0] for variable, place in shared.offsets.items()}}
     symbols.update(dict.fromkeys(shared.dynamic_names, shared.dynamic_offset))
     offsets, _ = parameter_offsets(routine.parameters)

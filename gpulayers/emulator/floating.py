@@ -11,7 +11,9 @@ from collections.abc import Callable
 import numpy as np
 
 from gpulayers.emulator import integer
+from gpulayers.emulator.carry import build_carry
 from gpulayers.emulator.context import Context, Step
+from gpulayers.emulator.elementwise import elementwise
 from gpulayers.emulator.formats import (
     FORMATS,
     TINY16,
@@ -24,7 +26,6 @@ from gpulayers.emulator.formats import (
     two_product,
     two_sum,
 )
-from gpulayers.emulator.integer import elementwise
 from gpulayers.emulator.program import DTYPES, Instruction
 from gpulayers.emulator.registry import instruction
 
@@ -99,6 +100,8 @@ def _exact_difference(a: Array, b: Array) -> tuple[Array, Array]:
 
 @instruction("add", "sub")
 def build_add(given: Instruction, context: Context) -> Step:
+    if "cc" in given.flags:
+        return build_carry(given, context)
     if not is_float(given.type):
         return integer.build_add(given, context)
     given.allow("ftz", "sat", *ROUNDING)
@@ -117,6 +120,8 @@ def build_multiply(given: Instruction, context: Context) -> Step:
 
 @instruction("fma", "mad")
 def build_fused(given: Instruction, context: Context) -> Step:
+    if "cc" in given.flags:
+        return build_carry(given, context)
     if not is_float(given.type):
         return integer.build_multiply_add(given, context)
     given.allow("ftz", "sat", "relu", *ROUNDING)

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gpulayers.emulator.array import call_checker, ndarray, unwrap, wrap
+from gpulayers.emulator.array import ndarray, unwrap, wrap
+from gpulayers.emulator.array_operators import call_checker
 
 # name -> parameters that CuPy's function takes, in its order, as far as NumPy's takes them too; behind * by name only
 PARAMETERS = {

@@ -12,7 +12,8 @@ from gpulayers.emulator.context import Index
 from gpulayers.emulator.errors import EmulatorError, OutOfBounds, Place
 from gpulayers.emulator.indexing import positions
 from gpulayers.emulator.races import EPOCH_SHIFT, USED, WARP_SHIFT
-from gpulayers.emulator.regions import Access, LocalRegion, Region, SharedRegion
+from gpulayers.emulator.regions import Access, Region
+from gpulayers.emulator.spaces import LocalRegion, SharedRegion
 from gpulayers.emulator.specials import SPECIALS
 
 if TYPE_CHECKING:

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulayers.emulator.allocation import Allocation
-from gpulayers.emulator.decode import SHARED_GAP, Code, parameter_offsets
+from gpulayers.emulator.blocks import Code
 from gpulayers.emulator.errors import Coordinates, LaunchError
 from gpulayers.emulator.group import Group
+from gpulayers.emulator.layout import SHARED_GAP, parameter_offsets
 from gpulayers.emulator.races import Shadow
-from gpulayers.emulator.regions import Memory, ParameterRegion, Region
+from gpulayers.emulator.regions import Memory, Region
 from gpulayers.emulator.schedule import Scheduler
+from gpulayers.emulator.spaces import ParameterRegion
 from gpulayers.emulator.synchronise import BlockOrder
 
 Array = np.ndarray

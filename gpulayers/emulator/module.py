@@ -10,7 +10,8 @@ import numpy as np
 
 from gpulayers.emulator import nvrtc, parser, signature
 from gpulayers.emulator.allocation import Allocation
-from gpulayers.emulator.decode import Code, decode
+from gpulayers.emulator.blocks import Code
+from gpulayers.emulator.decode import decode
 from gpulayers.emulator.errors import CompileError, EmulatorError
 from gpulayers.emulator.launch import Launch, Span
 from gpulayers.emulator.program import Variable

@@ -7,50 +7,26 @@ own (inline assembly in NVIDIA's headers), branch tables, and `.loc` lines, whic
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Sequence
 from pathlib import Path
 
 from gpulayers.emulator.errors import ParseError, Place
 from gpulayers.emulator.program import DTYPES, Instruction, Program, Routine, Variable
+from gpulayers.emulator.variables import NAME, parse_variable, split_operands
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_NAME = r"[A-Za-z_$%][\w$]*"
-_LABEL = re.compile(rf"({_NAME})\s*:(?!:)\s*")
+_LABEL = re.compile(rf"({NAME})\s*:(?!:)\s*")
 _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+([^\n]*)")
 _INLINED = re.compile(r"inlined_at\s+(\d+)\s+(\d+)")
-_INSTRUCTION = re.compile(rf"(?:@(!?)({_NAME})\s+)?([a-z][\w.:]*)\s*(.*)$", re.DOTALL)
+_INSTRUCTION = re.compile(rf"(?:@(!?)({NAME})\s+)?([a-z][\w.:]*)\s*(.*)$", re.DOTALL)
 _REGISTERS = re.compile(r"\.reg\s*((?:\.\w+\s+)+)(.*)$", re.DOTALL)
-_VARIABLE = re.compile(
-    r"(?:\.(?:visible|extern|weak|common)\s+)*\.(?P<space>global|const|shared|local|param)\s+"
-    r"(?P<attributes>(?:\.attribute\([^)]*\)\s*|\.ptr\s+|\.(?:global|const|shared|local)\s+|\.align\s+\d+\s+)*)"
-    r"(?P<vector>\.v[24]\s+)?\.(?P<type>\w+)\s+"
-    r"(?P<ptr>(?:\.ptr\s+|\.(?:global|const|shared|local)\s+|\.align\s+\d+\s+)*)"
-    rf"(?P<name>{_NAME})\s*(?P<array>(?:\[\s*\d*\s*\]\s*)*)(?:=\s*(?P<value>.*))?$",
-    re.DOTALL,
-)
 _HEAD = re.compile(
     rf"(?:\.(?:visible|extern|weak)\s+)*\.(?P<kind>entry|func)\s*(?:\((?P<results>[^)]*)\)\s*)?"
-    rf"(?P<name>{_NAME})\s*(?:\((?P<parameters>[^)]*)\))?(?P<rest>[^{{;]*)$",
+    rf"(?P<name>{NAME})\s*(?:\((?P<parameters>[^)]*)\))?(?P<rest>[^{{;]*)$",
     re.DOTALL,
 )
 _CUDA_HEADER = re.compile(r"[/\\](nvidia|cuda[^/\\]*)[/\\].*include[/\\]")
 _IGNORED = (".pragma", ".callprototype", ".maxntid", ".minnctapersm", ".reqntid", ".maxnreg", ".noreturn", ".alias")
-
-
-def split_operands(text: str) -> list[str]:
-    """Split at commas outside braces, brackets and parentheses."""
-    parts, depth, start = [], 0, 0
-    for position, character in enumerate(text):
-        if character in "{[(":
-            depth += 1
-        elif character in "}])":
-            depth -= 1
-        elif character == "," and depth == 0:
-            parts.append(text[start:position].strip())
-            start = position + 1
-    last = text[start:].strip()
-    return [*parts, last] if last else parts
 
 
 class _Sources:
@@ -75,45 +51,6 @@ class _Sources:
                 self.lines[name] = []
         lines = self.lines[name]
         return Place(name, line, lines[line - 1].strip() if 0 < line <= len(lines) else "")
-
-
-def _literal(text: str, code: str) -> bytes:
-    """One element of an initialiser as bytes."""
-    if text[:2] in ("0f", "0F", "0d", "0D"):
-        return int(text[2:], 16).to_bytes(DTYPES[code].itemsize, "little")
-    if DTYPES[code].kind == "f" and not text.lower().startswith("0x"):
-        return struct.pack("<d" if code == "f64" else "<f", float(text))
-    size = DTYPES[code].itemsize
-    return (int(text.rstrip("U"), 0) & ((1 << 8 * size) - 1)).to_bytes(size, "little")
-
-
-def _initial(value: str, code: str, size: int) -> tuple[bytes, dict[int, str]]:
-    data, symbols = b"", {}
-    for element in split_operands(value.strip().strip("{}").replace("{", " ").replace("}", " ")):
-        symbol = re.fullmatch(rf"(?:generic\()?({_NAME})\)?", element)
-        if symbol:
-            symbols[len(data)] = symbol[1]
-            element = "0"
-        data += _literal(element, code)
-    return data.ljust(size, b"\0"), symbols
-
-
-def parse_variable(text: str) -> Variable:
-    """`.shared .align 4 .b8 name[128]`, a parameter, or a global variable with its value."""
-    found = _VARIABLE.match(text.strip())
-    if not found:
-        raise ParseError(f"PTX variable not understood: {text.strip()}")
-    width = DTYPES[found["type"]].itemsize if found["type"] in DTYPES else 16
-    lanes = int(found["vector"].strip()[2:]) if found["vector"] else 1
-    counts = re.findall(r"\[\s*(\d*)\s*\]", found["array"])
-    size = width * lanes
-    for count in counts:
-        size *= int(count or 0)
-    align = re.search(r"\.align\s+(\d+)", found["attributes"])
-    data, symbols = _initial(found["value"], found["type"], size) if found["value"] else (None, {})
-    dynamic = found["space"] == "shared" and size == 0
-    alignment = int(align[1]) if align else width * lanes
-    return Variable(found["name"], found["space"], alignment, size, data, symbols, dynamic)
 
 
 def _statements(text: str, start: int) -> tuple[list[str], int]:
@@ -213,7 +150,7 @@ class _Body:
             raise ParseError(f"PTX register declaration not understood: {text}")
         code = found[1].split()[-1].lstrip(".")
         for name in split_operands(found[2]):
-            several = re.fullmatch(rf"({_NAME})<(\d+)>", name)
+            several = re.fullmatch(rf"({NAME})<(\d+)>", name)
             names = [f"{several[1]}{k}" for k in range(int(several[2]))] if several else [name]
             for one in names:
                 self.declare_register(one, code)
@@ -231,7 +168,7 @@ class _Body:
         renamed = {name: unique for scope in self.scopes[1:] for name, unique in scope.items()}
         if not renamed:
             return operand
-        return re.sub(_NAME, lambda found: renamed.get(found[0], found[0]), operand)
+        return re.sub(NAME, lambda found: renamed.get(found[0], found[0]), operand)
 
     def instruction(self, text: str) -> None:
         found = _INSTRUCTION.match(text)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpulayers.emulator.blocks import Barrier, Block, Converge, Exit, Jump, Table
 from gpulayers.emulator.context import Index
-from gpulayers.emulator.decode import Barrier, Block, Converge, Exit, Jump, Table
 from gpulayers.emulator.errors import BarrierDivergence, EmulatorError, EndlessLoop, WarpDivergence
 from gpulayers.emulator.indexing import count, join, positions, select
 from gpulayers.emulator.warp import FULL, present

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gpulayers.emulator import array, cuda, cuda_runtime, functions, kernels, memory_pool, streams, ufuncs
+from gpulayers.emulator import array_operators, cuda, cuda_runtime, functions, kernels, memory_pool, streams, ufuncs
 from gpulayers.emulator import cupy as ours
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the stand-in cannot be compared with it")
@@ -65,11 +65,11 @@ def test_parameters_of_functions(name):
     check_parameters(functions.PARAMETERS[name], *theirs)
 
 
-@pytest.mark.parametrize("name", array.METHODS)
+@pytest.mark.parametrize("name", array_operators.METHODS)
 def test_parameters_of_methods(name):
     theirs = documented(getattr(cupy.ndarray, name))
     assert theirs is not None
-    check_parameters(array.METHODS[name], *theirs)
+    check_parameters(array_operators.METHODS[name], *theirs)
 
 
 def check_parameters(table: str, positional: list[str], keyword: list[str]) -> None:
