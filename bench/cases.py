@@ -17,7 +17,7 @@ from gpulayers.ops.dropout import dropout
 from gpulayers.ops.elementwise import multiply
 from gpulayers.ops.embedding import embedding, scatter_add
 from gpulayers.ops.gelu import gelu, gelu_backward, gelu_with_derivative, gelu_with_derivative_inplace
-from gpulayers.ops.layernorm import layernorm, layernorm_backward
+from gpulayers.ops.layernorm import add_layernorm, layernorm, layernorm_backward
 from gpulayers.ops.masked_softmax import masked_softmax, masked_softmax_backward
 from gpulayers.ops.matmul import product
 from gpulayers.ops.mse import mse
@@ -121,6 +121,14 @@ def rmsnorm_backward_arguments(rng: np.random.Generator) -> tuple[Any, ...]:
 
 def layernorm_peer(torch: Any, x: Any, weight: Any, bias: Any, eps: float) -> Callable[[], Any]:
     return lambda: torch.nn.functional.layer_norm(x, (COLS,), weight, bias, eps)
+
+
+def add_layernorm_peer(torch: Any, x: Any, f: Any, weight: Any, bias: Any, eps: float) -> Callable[[], Any]:
+    def run() -> Any:
+        total = x + f
+        return total, torch.nn.functional.layer_norm(total, (COLS,), weight, bias, eps)
+
+    return run
 
 
 def layernorm_backward_peer(torch: Any, dy: Any, x: Any, mean: Any, rstd: Any, weight: Any) -> Callable[[], Any]:
@@ -309,6 +317,7 @@ CASES: dict[str, Case] = {
     ),
     "sum_rows": Case(sum_rows, matrices(1), lambda torch, x: lambda: x.sum(0)),
     "layernorm": Case(layernorm, norm_arguments, layernorm_peer),
+    "add_layernorm": Case(add_layernorm, lambda rng: (draw(rng, ROWS, COLS), *norm_arguments(rng)), add_layernorm_peer),
     "layernorm_backward": Case(layernorm_backward, layernorm_backward_arguments, layernorm_backward_peer, factor=3),
     "rmsnorm": Case(rmsnorm, lambda rng: (draw(rng, ROWS, COLS), draw(rng, COLS), EPS), rmsnorm_peer),
     "rmsnorm_backward": Case(rmsnorm_backward, rmsnorm_backward_arguments, rmsnorm_backward_peer, factor=3),
