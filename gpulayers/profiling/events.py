@@ -45,21 +45,22 @@ class Events:
     def pop(self, result: Any = None) -> None:
         one = self._ranges[-1]
         if one.kind in ("op", "loss", "launch"):
+            end = self._clock.now()  # before the book-keeping
             before, start, work = self._begun.pop()
             if one.kind == "launch":
-                self._count(one.name, work.bytes, work.operations or None, start)
+                self._count(one.name, work, (start, end))
             elif self._counted == before:  # nothing inside has been counted
                 results = result if isinstance(result, tuple) else (result,)
-                self._count(one.text, work.bytes + bytes_of(*results), work.operations or None, start)
+                self._count(one.text, work._replace(bytes=work.bytes + bytes_of(*results)), (start, end))
         self._ranges.pop()
         self.steps += one.kind == "step"
 
-    def _count(self, kernel: str, bytes: int, operations: int | None, start: Any) -> None:
+    def _count(self, kernel: str, work: Work, times: tuple[Any, Any]) -> None:
         self._counted += 1
         row = self._rows.setdefault(Key(*place(self._ranges), kernel), Row())
-        row.add(None, bytes, operations)
+        row.add(None, work.bytes, work.operations or None)
         if self.device != "emulated":
-            self._pending.append((row, start, self._clock.now()))
+            self._pending.append((row, *times))
             if len(self._pending) >= MOST_PENDING:
                 self._resolve()
 

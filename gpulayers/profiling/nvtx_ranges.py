@@ -34,7 +34,7 @@ class NVTX:
         self._attributes = functools.cache(self._make)
 
     def push(self, one: Range, args: tuple[Any, ...]) -> None:
-        payload = work_of(one.name, args).bytes if one.kind == "launch" else None
+        payload = int(work_of(one.name, args).bytes) if one.kind == "launch" else None
         self._domain.push_range(self._attributes(one, payload))
 
     def pop(self, result: Any = None) -> None:

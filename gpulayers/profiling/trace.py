@@ -11,15 +11,31 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpulayers.backend import is_array
-from gpulayers.cuda import work_of
+from gpulayers.cuda import Work, work_of
 from gpulayers.layers.layer import Layer
 from gpulayers.profiling.ranges import Range, Ranges
 from gpulayers.storage import FileError, StrPath, replacing
 
 MOST = 250_000  # events: a file of some 50 MB, which a browser still opens with ease
+
+
+class _Event(NamedTuple):
+    """A range that has ended, between two times in ns. Its arrays are kept as their (dtype, shape) only."""
+
+    thread: int
+    range: Range
+    arrays: tuple[tuple[Any, tuple[int, ...]], ...]
+    work: Work | None
+    start: int
+    end: int
+
+    def details(self) -> dict[str, Any]:
+        """What a click on the range shows."""
+        shapes = ", ".join(f"{dtype} {list(shape)}" for dtype, shape in self.arrays)
+        return ({"arrays": shapes} if shapes else {}) | (self.work._asdict() if self.work else {})
 
 
 class Trace:
@@ -31,24 +47,28 @@ class Trace:
     def __init__(self, most: int = MOST) -> None:
         self.most = most
         self.full = False
-        self._events: list[tuple[int, Range, dict[str, Any], int, int]] = []  # thread, ..., start and length in ns
+        self._events: list[_Event] = []
         self._threads: dict[int, str] = {}
         self._local = threading.local()
         self._origin = time.perf_counter_ns()
 
     def push(self, one: Range, args: tuple[Any, ...]) -> None:
-        self._stack().append(None if self.full else (one, _details(one, args), time.perf_counter_ns()))
+        if self.full:
+            self._stack().append(None)
+            return
+        arrays = tuple((a.dtype, a.shape) for a in args if is_array(a))
+        work = work_of(one.name, args) if one.kind == "launch" else None
+        self._stack().append((one, arrays, work, time.perf_counter_ns()))
 
     def pop(self, result: Any = None) -> None:
         end = time.perf_counter_ns()
         begun = self._stack().pop()
         if begun is None or self.full:
             return
-        one, details, start = begun
-        self._events.append((threading.get_native_id(), one, details, start - self._origin, end - start))
+        self._events.append(_Event(threading.get_native_id(), *begun, end))
         self.full = len(self._events) >= self.most
 
-    def _stack(self) -> list[tuple[Range, dict[str, Any], int] | None]:
+    def _stack(self) -> list[tuple[Range, tuple[Any, ...], Work | None, int] | None]:
         try:
             return self._local.stack
         except AttributeError:
@@ -64,16 +84,16 @@ class Trace:
         head = [{"name": what, "ph": "M", "pid": process, "tid": t, "args": {"name": n}} for what, t, n in names]
         ranges = (
             {
-                "name": one.text,
-                "cat": one.kind,
+                "name": event.range.text,
+                "cat": event.range.kind,
                 "ph": "X",
-                "ts": start / 1000,
-                "dur": length / 1000,
+                "ts": (event.start - self._origin) / 1000,
+                "dur": (event.end - event.start) / 1000,
                 "pid": process,
-                "tid": thread,
-                "args": details,
+                "tid": event.thread,
+                "args": event.details(),
             }
-            for thread, one, details, start, length in sorted(self._events, key=lambda event: event[3])
+            for event in sorted(self._events, key=lambda event: event.start)
         )
         return [*head, *ranges]
 
@@ -84,16 +104,6 @@ class Trace:
             for i, event in enumerate(self.events):
                 file.write(f"{',' if i else ''}\n{json.dumps(event)}".encode())
             file.write(b"\n]}\n")
-
-
-def _details(one: Range, args: tuple[Any, ...]) -> dict[str, Any]:
-    """What a click on the range shows."""
-    details: dict[str, Any] = {}
-    if arrays := [f"{a.dtype} {list(a.shape)}" for a in args if is_array(a)]:
-        details["arrays"] = ", ".join(arrays)
-    if one.kind == "launch":
-        details |= work_of(one.name, args)._asdict()
-    return details
 
 
 def check_writable(path: StrPath) -> None:
