@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import threading
 import weakref
+from typing import Any
 
 import numpy as np
 
@@ -39,11 +40,11 @@ class _Live:
                 bisect.insort(self.addresses, address)
             self.table[address] = weakref.ref(allocation, lambda dead: self._remove(address, dead))
 
-    def _remove(self, address: int, dead: weakref.ref[Allocation]) -> None:
-        with self.lock:
+    def _remove(self, address: int, dead: weakref.ref[Allocation], locate: Any = bisect.bisect_left) -> None:
+        with self.lock:  # `locate`: arrays that live to the end of the program die when modules are empty already
             if self.table.get(address) is dead:  # the system may have given the address to a new one already
                 del self.table[address]
-                del self.addresses[bisect.bisect_left(self.addresses, address)]
+                del self.addresses[locate(self.addresses, address)]
 
     def find(self, address: int) -> Allocation | None:
         with self.lock:
