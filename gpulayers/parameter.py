@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from gpulayers.backend import Array, array_module, empty, is_floating, to_device, zeros
+from gpulayers.backend import Array, array_module, empty, is_floating, to_device, wide, zeros
 
 if TYPE_CHECKING:
     from gpulayers.layers.layer import Layer
@@ -21,6 +21,10 @@ class Parameter:
     `zero_grad` only marks the gradient as zero. The first contribution then overwrites the old values instead of
     being added to a cleared array, which saves a pass over the memory; reading `grad` clears it if none has come.
     So both ways are right: `p.grad += g`, and the cheaper `p.add_grad(g)` and `matmul(a, b, add_to=p)`.
+
+    A float16 or bfloat16 parameter that an optimizer trains has a float32 master beside it, of which data is the
+    rounded copy: most updates are too small to move a number of 8 or 11 bits. `values` are the master's then, and
+    `assign` writes both; who writes into data alone finds it overwritten by the next update.
     """
 
     def __init__(self, data: Array, trainable: bool = True) -> None:
@@ -29,6 +33,7 @@ class Parameter:
         self.flat: Flat | None = None
         self._grad: Array = None
         self._grad_is_zero = True
+        self._master: Array = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -37,6 +42,17 @@ class Parameter:
     @property
     def dtype(self) -> np.dtype:
         return self.data.dtype
+
+    @property
+    def values(self) -> Array:
+        """The values in full precision: the float32 master if there is one, else data."""
+        return self.data if self._master is None else self._master
+
+    def assign(self, values: Array) -> None:
+        """Overwrite the values."""
+        self.values[...] = values
+        if self._master is not None:
+            self.data[...] = self._master
 
     @property
     def grad(self) -> Array:
@@ -104,6 +120,13 @@ class Buffer:
         self.data = data
         self.persistent = persistent
 
+    @property
+    def values(self) -> Array:
+        return self.data
+
+    def assign(self, values: Array) -> None:
+        self.data[...] = values
+
     def move(self, device: str | None = None, dtype: DTypeLike | None = None) -> None:
         self.data = moved(self.data, device, dtype)
 
@@ -133,7 +156,8 @@ class Flat:
     """All parameters of a model in one contiguous array, all gradients in another of the same layout.
 
     data, grad: (size,), the padding between segments is 0. segments: one per parameter, matrices first, then vectors,
-    so that the usual two groups (with and without weight decay) are one stretch of memory each.
+    so that the usual two groups (with and without weight decay) are one stretch of memory each. master: the parameters
+    in float32, None unless `make_master` was called; data is then its rounded copy.
     """
 
     def __init__(self, named: list[tuple[str, Parameter]]) -> None:
@@ -160,10 +184,19 @@ class Flat:
         self.size = end
         self.data = zeros(end, dtype, like=values[0])
         self._grad: Array = None
+        self.master: Array = None
         for (_, parameter, start, stop), value in zip(self.segments, values, strict=True):
             parameter.data = self.data[start:stop].reshape(value.shape)
             parameter.data[...] = value
             parameter.flat, parameter._grad, parameter._grad_is_zero = self, None, True
+            parameter._master = None
+
+    def make_master(self) -> None:
+        """Masters of float16 or bfloat16 parameters, from their values; nothing where they are there or not needed."""
+        if self.master is None and self.data.dtype != wide(self.data.dtype):
+            self.master = self.data.astype(wide(self.data.dtype))
+            for _, parameter, start, stop in self.segments:
+                parameter._master = self.master[start:stop].reshape(parameter.shape)
 
     def allocate_grad(self) -> None:
         """Memory for the gradients, when the first is needed: a model that only generates has none."""
@@ -187,8 +220,13 @@ class Flat:
             segment.parameter.zero_grad()
 
     def move(self, device: str | None = None, dtype: DTypeLike | None = None) -> None:
-        values = [moved(parameter.data, device, dtype) for _, parameter, _, _ in self.segments]
-        self._lay_out([(name, parameter) for name, parameter, _, _ in self.segments], values)
+        had_master, values = self.master is not None, [moved(s.parameter.values, device, None) for s in self.segments]
+        new = self.data.dtype if dtype is None else dtype
+        self._lay_out([(s.name, s.parameter) for s in self.segments], [moved(value, None, new) for value in values])
+        if had_master:
+            self.make_master()
+            for segment, value in zip(self.segments, values, strict=True):
+                segment.parameter.assign(value)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Flat":
         """A flat buffer of its own: copying the parameters one by one would leave them outside the new buffer."""
@@ -197,6 +235,9 @@ class Flat:
             memo[id(segment.parameter)] = Parameter(segment.parameter.data, segment.parameter.trainable)
         named = [(name, memo[id(parameter)]) for name, parameter, _, _ in self.segments]
         clone._lay_out(named, [parameter.data for _, parameter, _, _ in self.segments])
+        if self.master is not None:
+            clone.make_master()
+            clone.master[...] = self.master
         if self._grad is not None:
             clone.allocate_grad()
             clone._grad[...] = self._grad

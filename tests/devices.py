@@ -87,3 +87,19 @@ def only_block(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         return scheduler.executed
 
     monkeypatch.setattr(Launch, "run", run)
+
+
+def refuse_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever would make the host wait for the device raises: reading a value, or synchronising."""
+    from gpulayers.emulator import cuda
+    from gpulayers.emulator.array import ndarray
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("the host waits for the device")
+
+    reads = ("get", "item", "tolist", "tobytes", "__bool__", "__int__", "__float__", "__complex__", "__index__")
+    for name in reads:
+        monkeypatch.setattr(ndarray, name, refuse, raising=False)
+    for kind in (cuda.Device, cuda.Stream, cuda.Event):
+        monkeypatch.setattr(kind, "synchronize", refuse)
+    monkeypatch.setattr(cuda.runtime, "deviceSynchronize", refuse, raising=False)

@@ -92,8 +92,11 @@ class Layer:
         return state
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Copies of all parameters and persistent buffers in host memory, by dotted name; tied ones once."""
-        return {name: np.array(to_numpy(member.data)) for name, member in self._named_state().items()}
+        """Copies of all parameters and persistent buffers in host memory, by dotted name; tied ones once.
+
+        float16 and bfloat16 parameters that an optimizer trains are there as float32, in full (`Parameter.values`).
+        """
+        return {name: np.array(to_numpy(member.values)) for name, member in self._named_state().items()}
 
     def load_state_dict(self, state: dict[str, Any], strict: bool = True) -> list[str]:
         """Copy arrays into the parameters and buffers of the same names.
@@ -113,8 +116,7 @@ class Layer:
             if shape != own[name].data.shape:
                 raise ValueError(f"load_state_dict: {name} has shape {shape}, this model has {own[name].data.shape}")
         for name in common:
-            data = own[name].data
-            data[...] = storage.beside(state[name], data)
+            own[name].assign(storage.beside(state[name], own[name].data))
         return unmatched
 
     def save(self, path: str | os.PathLike[str], metadata: dict[str, str] | None = None) -> None:

@@ -34,6 +34,7 @@ def cross_entropy(
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     reduction: str = "mean",
+    scale: Array = None,
 ) -> tuple[Any, Array]:
     """(loss, dlogits), dlogits being the gradient of the loss.
 
@@ -42,6 +43,7 @@ def cross_entropy(
     z_loss: factor of logsumexp^2 (not weighted by class), which keeps logits from drifting.
     reduction: "mean" divides by `count_targets(...)`, the z-loss term too, and is 0 where the count is 0; "sum"; "none"
     gives a loss of the shape of targets, and each row of dlogits is the gradient of that row's own loss.
+    scale: a scalar array that multiplies dlogits and not the loss: `optimizer.scale` of float16 training.
 
     Returns loss, a scalar array (float32, float64 for float64 logits), and dlogits like logits. A row of infinities
     or NaN gives NaN in that row alone; single logits of -inf are classes of probability 0.
@@ -51,7 +53,7 @@ def cross_entropy(
     is NaN and its gradient 0; the device notes the error, the optimizer skips its step, `gpulayers.cuda.check_errors`
     raises it.
     """
-    options = _Options(ignore_index, weight, label_smoothing, z_loss, reduction)
+    options = _Options(ignore_index, weight, label_smoothing, z_loss, reduction, scale)
     return _loss_and_gradient("cross_entropy", logits, targets, options, inplace=False)
 
 
@@ -64,6 +66,7 @@ def cross_entropy_inplace(
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     reduction: str = "mean",
+    scale: Array = None,
 ) -> tuple[Any, Array]:
     """`cross_entropy` whose dlogits overwrites the logits: of a large vocabulary, only one such array need exist.
 
@@ -74,7 +77,7 @@ def cross_entropy_inplace(
         raise ValueError(f"cross_entropy_inplace takes contiguous logits, got strides {logits.strides}")
     if isinstance(logits, np.ndarray) and not logits.flags.writeable:
         raise ValueError("cross_entropy_inplace writes the gradient over the logits, and got a read-only array")
-    options = _Options(ignore_index, weight, label_smoothing, z_loss, reduction)
+    options = _Options(ignore_index, weight, label_smoothing, z_loss, reduction, scale)
     return _loss_and_gradient("cross_entropy_inplace", logits, targets, options, inplace=True)
 
 
@@ -103,17 +106,19 @@ class _Options(NamedTuple):
     label_smoothing: float
     z_loss: float
     reduction: str
+    scale: Array
 
 
 def _loss_and_gradient(who: str, logits: Array, targets: Array, o: _Options, inplace: bool) -> tuple[Any, Array]:
-    xp = array_module(logits, targets, o.weight)
+    xp = array_module(logits, targets, o.weight, o.scale)
     _check(who, logits, targets, o)
     dtype = wide(logits.dtype)
     weight = None if o.weight is None else o.weight.astype(dtype, copy=False)
-    scale = None
+    mean, scale = None, None if o.scale is None else o.scale.astype(dtype, copy=False)
     if o.reduction == "mean":  # a scalar array: on a GPU nobody waits for it
         count = _count(targets, o.ignore_index, weight, dtype)
-        scale = xp.asarray((count != 0) / xp.where(count == 0, 1, count), dtype)
+        mean = xp.asarray((count != 0) / xp.where(count == 0, 1, count), dtype)
+        scale = mean if scale is None else xp.asarray(mean * scale)
     ids = targets.reshape(targets.size)
     if ids.dtype == np.uint64:  # 2^64 - 100 is not -100
         ids = xp.minimum(ids, np.uint64(np.iinfo(np.int64).max))
@@ -124,7 +129,7 @@ def _loss_and_gradient(who: str, logits: Array, targets: Array, o: _Options, inp
     dlogits = dlogits.reshape(logits.shape)
     if o.reduction == "none":
         return losses.reshape(targets.shape), dlogits
-    return (losses.sum() if scale is None else losses.sum() * scale), dlogits
+    return (losses.sum() if mean is None else losses.sum() * mean), dlogits
 
 
 def _check(who: str, logits: Array, targets: Array, o: _Options) -> None:
@@ -139,6 +144,8 @@ def _check(who: str, logits: Array, targets: Array, o: _Options) -> None:
         raise ValueError(f"{who}: label_smoothing must be in 0..1, got {o.label_smoothing}")
     if not o.z_loss >= 0:
         raise ValueError(f"{who}: z_loss must be 0 or more, got {o.z_loss}")
+    if o.scale is not None and o.scale.shape != ():
+        raise ValueError(f"{who}: scale must be a scalar array, got shape {o.scale.shape}")
     if o.reduction not in REDUCTIONS:
         raise ValueError(f"{who}: reduction must be one of {', '.join(REDUCTIONS)}, got {o.reduction!r}")
     _check_targets(who, targets, vocabulary, o.ignore_index, look=logits.dtype == np.float64)

@@ -7,6 +7,7 @@ from gpulayers.layers.layer import Layer
 from gpulayers.optim.adam import Adam, AdamW
 from gpulayers.optim.clip import clip_grad_norm, clip_grad_value
 from gpulayers.optim.group import Group
+from gpulayers.optim.loss_scale import LossScale, LossScaleError
 from gpulayers.optim.optimizer import Optimizer
 from gpulayers.optim.schedule import SCHEDULES, Schedule, make_schedule
 from gpulayers.optim.sgd import SGD
@@ -19,6 +20,8 @@ __all__ = [
     "Adam",
     "AdamW",
     "Group",
+    "LossScale",
+    "LossScaleError",
     "Optimizer",
     "Schedule",
     "clip_grad_norm",

@@ -40,8 +40,9 @@ class Adam(Optimizer):
         super().__init__(model, lr, weight_decay=weight_decay, **options)
 
     def _update(self, at: slice, grad: Array, settings: Settings) -> None:
+        p, copy = self._weights(at)
         adam(
-            self.flat.data[at],
+            p,
             self._moments["m"][at],
             self._moments["v"][at],
             grad[at],
@@ -52,6 +53,7 @@ class Adam(Optimizer):
             settings.weight_decay,
             self.decoupled,
             settings.l1,
+            copy,
         )
 
     def _decay_is_penalty(self) -> bool:

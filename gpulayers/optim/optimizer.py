@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from gpulayers.backend import Array, array_module, device_of, is_array, to_numpy, wide, zeros
+from gpulayers.cuda import check_errors, error_flag
 from gpulayers.layers.layer import Layer
 from gpulayers.ops.sum_of_squares import sum_of_squares
 from gpulayers.ops.update_control import CONTROL_SIZE, update_control
 from gpulayers.optim.check import check_limit, check_not_negative, check_state
 from gpulayers.optim.group import Group, Settings, Stretch, pieces, settings_of, stretches
+from gpulayers.optim.loss_scale import LossScale, LossScaleError
 from gpulayers.parameter import Flat, pack
 from gpulayers.storage import beside
 
@@ -31,10 +33,15 @@ class Optimizer:
         attribute is asked before every step, which on a GPU waits for the device.
     groups: parameters with settings of their own; the first that matches holds.
     threads: for the update on the CPU; the result does not depend on it.
+    loss_scale: of float16 training. The gradients must then be those of `scale` times the loss.
+
+    float16 and bfloat16 parameters are trained through float32 masters (see `Parameter`), and moments are float32.
 
     A step whose gradient norm is NaN or infinite, or so large that it would make a parameter or a moment infinite, is
-    skipped: parameters, moments and the count of applied updates keep every bit, `skipped` goes up by one. The
-    counters live on the device; reading one on a GPU waits for the step.
+    skipped: parameters, moments and the count of applied updates keep every bit, `skipped` goes up by one. So is, on a
+    GPU, a step whose pass met a target or id out of range. A step never waits for the device. Reading what happened
+    (`applied`, `skipped`, `last_step_applied`, `grad_norm`, `lr`) does, and raises ValueError for such a target or id,
+    LossScaleError where no scale helps.
     """
 
     moments: tuple[str, ...] = ()  # names of the buffers in the checkpoint
@@ -53,6 +60,7 @@ class Optimizer:
         schedule: Callable[[int], float] | None = None,
         groups: Sequence[Group] = (),
         threads: int = 1,
+        loss_scale: LossScale | None = None,
     ) -> None:
         for name, value in (("lr", lr), ("weight_decay", weight_decay), ("l1", l1)):
             check_not_negative(f"{type(self).__name__}: {name}", value)
@@ -63,7 +71,7 @@ class Optimizer:
         self.flat = model if isinstance(model, Flat) else pack(model)
         self.initial_lr, self.weight_decay, self.l1 = lr, weight_decay, l1
         self.clip_norm, self.clip_value = clip_norm, clip_value
-        self.schedule, self.groups = schedule, tuple(groups)
+        self.schedule, self.groups, self.loss_scale = schedule, tuple(groups), loss_scale
         self._settings = [settings_of(s, weight_decay, l1, self.groups) for s in self.flat.segments]
         self._check_groups()
         self._threads = ThreadPoolExecutor(threads) if threads > 1 else None
@@ -77,18 +85,24 @@ class Optimizer:
     def _make_arrays(self) -> None:
         data = self.flat.data
         dtype = wide(data.dtype)
+        self.flat.make_master()
         self._place = self._place_now()
         self._moments = {name: zeros(data.size, dtype, like=data) for name in self.moments}
         self._control = zeros(CONTROL_SIZE, dtype, like=data)
         self._counters = zeros(2, np.int64, like=data)  # applied, skipped
         self._norm = zeros(1, np.float64, like=data)
+        self._one = self._array([1.0], np.float64)
+        self._errors = None if array_module(data) is np else error_flag(data)
+        scale = self.loss_scale
+        self._loss_scale: Array = None if scale is None else self._array([scale.initial, 0, 0], np.float32)
         self._rates = None
         if self.schedule is None:
             self._rates = self._array([self.initial_lr], dtype)
         elif (steps := getattr(self.schedule, "steps", None)) is not None:
             self._rates = self._array([self.initial_lr * self.schedule(k) for k in range(steps + 1)], dtype)
         self._trainable: tuple[bool, ...] | None = None  # for which `_pieces` were cut
-        self._pieces: list[Stretch] = []
+        self._pieces: list[Stretch] = []  # to update
+        self._norm_pieces: list[Stretch] = []  # to sum: neighbours need not share settings
 
     def _array(self, values: Any, dtype: Any) -> Array:
         return beside(np.asarray(values, dtype), self.flat.data)
@@ -96,7 +110,7 @@ class Optimizer:
     # ------------------------------------------------------------------------------------------------ a step
 
     def step(self, count: Any = None) -> None:
-        """One update from the gradients divided by `count`; then all gradients are marked zero.
+        """One update from the gradients divided by `count` (and by `scale`); then all gradients are marked zero.
 
         count: the number of counted targets whose losses were summed, over all micro-batches, threads and ranks: a
         number, or an array of size 1 on the device. None and 0 count as 1.
@@ -106,12 +120,13 @@ class Optimizer:
         self._check_place()
         count, grad = self._count(count), self.flat.grad
         self._decide(grad, count)
-        self._each(lambda _, s: self._update(slice(s.start, s.stop), grad, s.settings))
+        self._each(self._pieces, lambda _, s: self._update(slice(s.start, s.stop), grad, s.settings))
         self.flat.zero_grad()
 
     def _decide(self, grad: Array, count: Array) -> None:
         """Norm, clipping, whether to go, rate and corrections, into the control array."""
         clipped_norm = self.clip_norm is not None and self.clip_value is not None
+        scaling = self.loss_scale or LossScale()
         update_control(
             self._control,
             self._counters,
@@ -124,48 +139,60 @@ class Optimizer:
             self.clip_value,
             *self.betas,
             self._largest(),
+            self._errors,
+            self._loss_scale,
+            scaling.growth_interval,
+            scaling.floor,
         )
 
     def _sums_of_squares(self, grad: Array, limit: Array = None) -> Array:
         """One for each piece, so that threads add in the same order as one alone."""
-        sums = zeros(max(1, len(self._todo())), np.float64, like=grad)
-        self._each(lambda i, s: sum_of_squares(grad[s.start : s.stop], limit, sums[i : i + 1]))
+        self._todo()
+        sums = zeros(max(1, len(self._norm_pieces)), np.float64, like=grad)
+        self._each(self._norm_pieces, lambda i, s: sum_of_squares(grad[s.start : s.stop], limit, sums[i : i + 1]))
         return sums
 
     def _update(self, at: slice, grad: Array, settings: Settings) -> None:
         """One update op over the elements `at`."""
         raise NotImplementedError
 
-    def _each(self, function: Callable[[int, Stretch], Any]) -> None:
+    def _weights(self, at: slice) -> tuple[Array, Array]:
+        """(what an update moves, the low-precision copy that it writes or None)."""
+        master, data = self.flat.master, self.flat.data
+        return (data[at], None) if master is None else (master[at], data[at])
+
+    def _each(self, todo: list[Stretch], function: Callable[[int, Stretch], Any]) -> None:
         """function(index, piece) for every piece, on the threads if there are some."""
-        if self._threads is None or len(self._pieces) < 2:
-            for i, piece in enumerate(self._pieces):
+        if self._threads is None or len(todo) < 2:
+            for i, piece in enumerate(todo):
                 function(i, piece)
         else:
-            list(self._threads.map(function, range(len(self._pieces)), self._pieces))
+            list(self._threads.map(function, range(len(todo)), todo))
 
     def _todo(self) -> list[Stretch]:
         """The pieces of memory to update; cut anew when a parameter was frozen or thawed."""
         trainable = tuple(s.parameter.trainable for s in self.flat.segments)
         if trainable != self._trainable:
             self._trainable = trainable
-            whole = stretches(zip(self.flat.segments, self._settings, strict=True))
-            on_host = device_of(self.flat.data) == "numpy"
-            self._pieces = pieces(whole, PIECE if on_host else max(1, self.flat.size))
+            size = PIECE if device_of(self.flat.data) == "numpy" else max(1, self.flat.size)
+            self._pieces = pieces(stretches(zip(self.flat.segments, self._settings, strict=True)), size)
+            self._norm_pieces = pieces(stretches((s, Settings(1, 0, 0)) for s in self.flat.segments), size)
         return self._pieces
 
     def _count(self, count: Any) -> Array:
         """(1,) float64 on the device."""
         if is_array(count) and array_module(count) is array_module(self.flat.data):
             return count.reshape(1).astype(np.float64)
-        number = 1.0 if count is None else float(count)
+        if count is None:
+            return self._one
+        number = float(count)
         check_not_negative(f"{type(self).__name__}.step: count", number)
         return self._array([number], np.float64)
 
     def _limit(self, count: Array) -> Array:
-        """The limit of an element before the division by count."""
-        xp = array_module(count)
-        return self.clip_value * xp.where(count == 0, 1.0, count)
+        """The limit of an element before the division by count and scale."""
+        limit = self.clip_value * array_module(count).where(count == 0, 1.0, count)
+        return limit if self._loss_scale is None else limit * self._loss_scale[:1]
 
     def _largest(self) -> float:
         """The largest norm after clipping that the dtype of the moments takes, squared where Adam squares it."""
@@ -186,25 +213,46 @@ class Optimizer:
 
     # ------------------------------------------------------------------------------------------------ what happened
 
+    def check(self) -> None:
+        """Raise what a step could not: ValueError for a bad target or id, LossScaleError. Waits for the device."""
+        check_errors(self.flat.data)
+        if self.loss_scale is not None and float(self._loss_scale[2]) >= self.loss_scale.patience:
+            raise LossScaleError(
+                f"the gradient was not finite in {int(self._loss_scale[2])} steps in a row at the lowest loss scale, "
+                f"{self.loss_scale.floor:g}: the model diverges; lower the learning rate, or use bfloat16 or float32"
+            )
+
     @property
     def applied(self) -> int:
         """Updates applied so far; what the schedule is a function of."""
+        self.check()
         return int(self._counters[0])
 
     @property
     def skipped(self) -> int:
         """Steps skipped so far."""
+        self.check()
         return int(self._counters[1])
 
     @property
     def last_step_applied(self) -> bool:
         """False if the last step was skipped, and before the first."""
+        self.check()
         return bool(self._control[0])
 
     @property
     def grad_norm(self) -> float:
-        """Global norm of the last step's gradient, after the division by count, before clipping."""
+        """Global norm of the last step's gradient, after the division by count and scale, before clipping."""
+        self.check()
         return float(self._norm[0])
+
+    @property
+    def scale(self) -> Array:
+        """By what the loss's gradient has to be multiplied: a scalar array on the device, None without loss scaling.
+
+        It is a view of what the next step adapts; `float(optimizer.scale)` waits for the device.
+        """
+        return None if self._loss_scale is None else self._loss_scale[:1].reshape(())
 
     @property
     def lr(self) -> float:
@@ -221,7 +269,7 @@ class Optimizer:
         """
         total = 0.0
         for start, stop, settings in self._todo():
-            p = self.flat.data[start:stop]
+            p, _ = self._weights(slice(start, stop))
             if settings.l1:
                 total += settings.l1 * float(abs(p).sum(dtype=np.float64))
             if settings.weight_decay and self._decay_is_penalty():
@@ -234,7 +282,11 @@ class Optimizer:
     # ------------------------------------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Copies in host memory: `m.<parameter>` and so on, `optimizer.applied`, `optimizer.skipped` (int64, ())."""
+        """Copies in host memory: `m.<parameter>` and so on, `optimizer.applied`, `optimizer.skipped` (int64, ()).
+
+        With loss scaling also `optimizer.loss_scale`: the scale, applied steps since it changed, skips at the floor.
+        Masters are the model's: its `state_dict` has them.
+        """
         return {name: np.array(to_numpy(view)) for name, view in self._named_state().items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -252,4 +304,5 @@ class Optimizer:
             for name, parameter, start, stop in self.flat.segments
         }
         counters = {"optimizer.applied": self._counters[:1], "optimizer.skipped": self._counters[1:]}
-        return state | {name: view.reshape(()) for name, view in counters.items()}
+        scale = {} if self._loss_scale is None else {"optimizer.loss_scale": self._loss_scale}
+        return state | {name: view.reshape(()) for name, view in counters.items()} | scale

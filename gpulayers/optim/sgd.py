@@ -29,8 +29,9 @@ class SGD(Optimizer):
         super().__init__(model, lr, **options)
 
     def _update(self, at: slice, grad: Array, settings: Settings) -> None:
+        p, copy = self._weights(at)
         sgd(
-            self.flat.data[at],
+            p,
             self._moments["m"][at] if self.momentum else None,
             grad[at],
             self._control,
@@ -39,4 +40,5 @@ class SGD(Optimizer):
             self.nesterov,
             settings.weight_decay,
             settings.l1,
+            copy,
         )

@@ -429,3 +429,18 @@ def test_inplace_refuses_what_it_cannot_write():
     frozen.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
         cross_entropy_inplace(frozen, IDS)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("call", [cross_entropy, cross_entropy_inplace])
+def test_scale_is_of_the_gradient_alone(reduction, call, rng):
+    logits, targets = rng.normal(size=(3, 4, 5)).astype(np.float32), rng.integers(0, 5, (3, 4))
+    loss, dlogits = cross_entropy(logits, targets, reduction=reduction)
+    scaled_loss, scaled = call(logits.copy(), targets, reduction=reduction, scale=np.array(1024, np.float32))
+    assert np.array_equal(loss, scaled_loss)
+    assert np.array_equal(1024 * dlogits, scaled)  # a power of two changes no digit
+
+
+def test_scale_must_be_a_scalar():
+    with pytest.raises(ValueError, match=r"cross_entropy: scale must be a scalar array, got shape \(2,\)"):
+        cross_entropy(np.zeros((1, 2), np.float32), np.zeros(1, int), scale=np.ones(2, np.float32))
