@@ -30,13 +30,11 @@ sum_rows = Op("sum_rows", reference=_reference, cpu=_cpu, cuda=_cuda)
 
 TILE_THREADS = 256  # kernels/columns.cuh: 8 warps, each lane 16 bytes of columns
 STRETCH = 64  # rows at least for a block
-TILE_BLOCKS = (
-    1024  # blocks at most, two or more rounds on the largest cards; fixed, so that sums do not depend on the card
-)
+TILE_BLOCKS = 1024  # blocks at most: rounds enough on the largest cards; fixed, so sums do not depend on the card
 
 
 def column_tiles(x: Array) -> tuple[tuple[int, int], Array]:
-    """For a kernel of columns.cuh over x (rows, cols): its grid (tiles, stretches), and an array for its partial sums."""
+    """Of a kernel of columns.cuh over x (rows, cols): the grid (tiles, stretches), and an array for its partial sums."""
     rows, cols = x.shape
     tiles = -(-cols * x.dtype.itemsize // (32 * 16))
     stretches = max(1, min(-(-rows // STRETCH), TILE_BLOCKS // tiles))
