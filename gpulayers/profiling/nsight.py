@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpulayers.profiling.ncu_report import PERCENT, READ, WRITTEN
 from gpulayers.profiling.nvtx_ranges import DOMAIN
-from gpulayers.profiling.reports import PERCENT, READ, WRITTEN
 from gpulayers.storage import write_atomically
 
 SECTIONS = ("SpeedOfLight", "MemoryWorkloadAnalysis", "Occupancy", "LaunchStats", "WarpStateStats")
