@@ -1,10 +1,12 @@
-"""The `gpulayers` command: train, generate, evaluate, profile.
+"""The `gpulayers` command: train, generate, evaluate, profile, verify, doctor.
 
     gpulayers train [gpt] [options]        gpulayers generate RUN [options]        gpulayers evaluate RUN [options]
     gpulayers profile nsys|ncu|events -- train [options]
+    gpulayers verify [OP...] [options]     gpulayers doctor [--json]
 
 Exit status: 0; 2 with one line on stderr for whatever the user can put right; 1 where training or a profiler cannot go
-on; 3 where the profiler is not installed; 130 and 143 after Ctrl-C and SIGTERM.
+on, verify found a fault, or doctor something to mend; 3 where the profiler is not installed; 130 and 143 after Ctrl-C
+and SIGTERM.
 """
 
 import argparse
@@ -14,7 +16,7 @@ import sys
 from collections.abc import Sequence
 
 import gpulayers
-from gpulayers.cli import evaluate, generate, profile, train
+from gpulayers.cli import doctor, evaluate, generate, profile, train, verify
 from gpulayers.cli.arguments import Parser, UsageError
 from gpulayers.cuda import GPUUnavailable
 from gpulayers.data import DataError
@@ -24,7 +26,14 @@ from gpulayers.storage import FileError
 from gpulayers.training.loop import TrainingError
 from gpulayers.training.options import ConfigError, suggestion
 
-COMMANDS = {"train": train, "generate": generate, "evaluate": evaluate, "profile": profile}
+COMMANDS = {
+    "train": train,
+    "generate": generate,
+    "evaluate": evaluate,
+    "profile": profile,
+    "verify": verify,
+    "doctor": doctor,
+}
 EXPECTED = (UsageError, ConfigError, DataError, FileError, GPUUnavailable, FloatingPointError, NVTXMissing)
 
 

@@ -1,0 +1,14 @@
+"""The cases, by subject. An op or layer that has none fails the tests: add its cases to one of the `MAKERS` lists."""
+
+from gpulayers.verify.case import Maker
+from gpulayers.verify.cases import activations, attention, layers, linear, losses, normalisation, optimizers
+
+MAKERS: list[Maker] = [
+    *linear.MAKERS,
+    *activations.MAKERS,
+    *normalisation.MAKERS,
+    *attention.MAKERS,
+    *losses.MAKERS,
+    *optimizers.MAKERS,
+    *layers.MAKERS,
+]

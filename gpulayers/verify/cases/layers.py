@@ -1,0 +1,226 @@
+"""Layers: each as a user would build it, and on shapes that hurt."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from gpulayers.layers.attention import MultiHeadAttention
+from gpulayers.layers.dropout import Dropout
+from gpulayers.layers.embedding import Embedding
+from gpulayers.layers.feedforward import FeedForward
+from gpulayers.layers.gelu import GELU
+from gpulayers.layers.layer import Layer
+from gpulayers.layers.layernorm import LayerNorm
+from gpulayers.layers.leaky_relu import LeakyReLU
+from gpulayers.layers.linear import Linear
+from gpulayers.layers.log_softmax import LogSoftmax
+from gpulayers.layers.positions import LearnedPositions, SinusoidalPositions
+from gpulayers.layers.prelu import PReLU
+from gpulayers.layers.recompute import Recompute
+from gpulayers.layers.relu import ReLU
+from gpulayers.layers.residual import Residual
+from gpulayers.layers.rmsnorm import RMSNorm
+from gpulayers.layers.rotary import Rotary
+from gpulayers.layers.sequential import Sequential
+from gpulayers.layers.sigmoid import Sigmoid
+from gpulayers.layers.silu import SiLU
+from gpulayers.layers.softmax import Softmax
+from gpulayers.layers.tanh import Tanh
+from gpulayers.layers.tied_linear import TiedLinear
+from gpulayers.masks import causal_mask, padding_mask
+from gpulayers.models.gpt import GPT, GPTConfig
+from gpulayers.step import Train
+from gpulayers.verify.case import Case, LayerCase, Maker
+
+TRAIN = Train(seed=3, step=7, first_sample=5)
+SHAPES = {"one element": (1, 1), "primes": (3, 5, 7), "1023 rows": (1023, 7), "empty batch": (0, 7)}
+SMALL = {"one element": (1, 1), "primes": (3, 5, 7), "empty batch": (0, 7)}
+HALVES = ("float32", "float16", "bfloat16")
+
+
+def away_from_zero(x: np.ndarray) -> np.ndarray:
+    """Where ReLU and its relatives have a derivative."""
+    return x + np.copysign(0.1, x)
+
+
+def on_last_axis(*makers: Callable[[int], Layer], shapes: dict[str, tuple[int, ...]] = SHAPES) -> Maker:
+    """Layers that take any shape; each of `makers` is given the size of the last axis."""
+
+    def cases(rng: np.random.Generator) -> Iterator[Case]:
+        for k, make in enumerate(makers):
+            for name, shape in shapes.items():
+                one, cols = make(shape[-1]), shape[-1]
+                name = f"{name}, form {k + 1}" if len(makers) > 1 else name
+                x = away_from_zero(rng.normal(0, 2, shape))
+                yield LayerCase(
+                    layer=type(one), name=name, make=lambda make=make, cols=cols: make(cols), inputs=(x,), train=TRAIN
+                )
+            x = away_from_zero(rng.normal(size=(5, 3, 7))).T
+            name = f"transposed view, form {k + 1}" if len(makers) > 1 else "transposed view"
+            yield LayerCase(layer=type(make(5)), name=name, make=lambda make=make: make(5), inputs=(x,), train=TRAIN)
+
+    return cases
+
+
+def normalisation_cases(rng: np.random.Generator) -> Iterator[Case]:
+    for make in (lambda cols: LayerNorm(cols), lambda cols: LayerNorm(cols, bias=False), lambda cols: RMSNorm(cols)):
+        kind = "" if getattr(make(2), "bias", True) is not None else ", no bias"
+        for name, shape in (("D 5", (3, 5)), ("primes", (3, 5, 7)), ("D 1023", (2, 1023)), ("empty batch", (0, 7))):
+            cols = shape[-1]
+            yield LayerCase(
+                layer=type(make(cols)),
+                name=name + kind,
+                make=lambda make=make, cols=cols: make(cols),
+                inputs=(rng.normal(1, 2, shape),),
+            )
+
+
+def linear_cases(rng: np.random.Generator) -> Iterator[Case]:
+    for name, shape in (*SMALL.items(), ("a vector", (7,))):
+        cols = shape[-1]
+        for bias in (True, False):
+            yield LayerCase(
+                layer=Linear,
+                name=name + ", no bias" * (not bias),
+                make=lambda cols=cols, bias=bias: Linear(cols, 4, bias, rng=0),
+                inputs=(rng.normal(size=shape),),
+            )
+    for name, shape in (("primes", (3, 5, 7)), ("empty batch", (0, 7))):
+        x = rng.normal(size=shape)
+        yield LayerCase(
+            layer=TiedLinear, name=name, make=lambda: TiedLinear(Embedding(9, 7, rng=0).weight), inputs=(x,)
+        )
+
+
+def embedding_cases(rng: np.random.Generator) -> Iterator[Case]:
+    for name, ids, size in (
+        ("V 1", np.zeros((2, 3), np.int64), 1),
+        ("repeated ids", rng.integers(0, 5, (4, 9)), 5),
+        ("V 50257", rng.integers(0, 50257, (2, 3)), 50257),
+        ("no ids", np.zeros((0, 3), np.int64), 5),
+    ):
+        yield LayerCase(
+            layer=Embedding,
+            name=name,
+            make=lambda size=size: Embedding(size, 3, rng=0),
+            inputs=(ids,),
+            large=size == 50257,
+        )
+
+
+def position_cases(rng: np.random.Generator) -> Iterator[Case]:
+    for name, shape in (("one position", (2, 1, 4)), ("primes", (3, 7, 4)), ("empty batch", (0, 3, 4))):
+        x = rng.normal(size=shape)
+        for start in (0, 2):
+            more: dict[str, Any] = {"name": f"{name}, start {start}", "options": {"start": start}}
+            yield LayerCase(layer=LearnedPositions, make=lambda: LearnedPositions(9, 4, rng=0), inputs=(x,), **more)
+            yield LayerCase(layer=SinusoidalPositions, make=lambda: SinusoidalPositions(4), inputs=(x,), **more)
+            heads = x[:, :, None].repeat(3, axis=2)
+            yield LayerCase(layer=Rotary, make=lambda: Rotary(4), inputs=(heads,), **more)
+
+
+def attention_cases(rng: np.random.Generator) -> Iterator[Case]:
+    padding = padding_mask(lengths=np.array([3, 6]), size=6)
+    for name, shape, options in (
+        ("one token", (1, 1, 8), {"causal": True}),
+        ("causal", (2, 6, 8), {"causal": True}),
+        ("padding", (2, 6, 8), {"hide": padding}),
+        ("padding and causal", (2, 6, 8), {"hide": padding | causal_mask(6, 6)}),
+        ("all masked", (2, 6, 8), {"hide": np.ones((1, 1, 6, 6), bool)}),
+        ("empty batch", (0, 6, 8), {"causal": True}),
+        ("no tokens", (2, 0, 8), {"causal": True}),
+    ):
+        x = rng.normal(size=shape)
+        yield LayerCase(
+            layer=MultiHeadAttention,
+            name=name,
+            make=lambda: MultiHeadAttention(8, 4, rng=0),
+            inputs=(x,),
+            options=options,
+        )
+    x, memory, values = rng.normal(size=(2, 5, 8)), rng.normal(size=(2, 7, 3)), rng.normal(size=(2, 7, 5))
+    forms: list[tuple[str, dict[str, Any], tuple[np.ndarray, ...]]] = [
+        ("rotary, grouped heads, dropout", {"kv_heads": 2, "rotary": True, "dropout": 0.3}, (x,)),
+        ("cross", {"kdim": 3, "bias": False}, (x, memory)),
+        ("cross, own values", {"kdim": 3, "vdim": 5, "value_head_dim": 3}, (x, memory, values)),
+    ]
+    for name, how, inputs in forms:
+        yield LayerCase(
+            layer=MultiHeadAttention,
+            name=name,
+            make=lambda how=how: MultiHeadAttention(8, 4, rng=0, **how),
+            inputs=inputs,
+            train=TRAIN,
+        )
+
+
+def feedforward_cases(rng: np.random.Generator) -> Iterator[Case]:
+    for activation in ("gelu_tanh", "gelu", "relu", "sigmoid", "silu", "tanh"):
+        yield LayerCase(
+            layer=FeedForward,
+            name=activation,
+            make=lambda activation=activation: FeedForward(5, 12, activation, dropout=0.1, rng=0),
+            inputs=(rng.normal(size=(3, 2, 5)),),
+            train=TRAIN,
+        )
+    empty = np.zeros((0, 5))
+    yield LayerCase(layer=FeedForward, name="empty batch", make=lambda: FeedForward(5, rng=0), inputs=(empty,))
+
+
+def container_cases(rng: np.random.Generator) -> Iterator[Case]:
+    def network() -> Layer:
+        rng = np.random.default_rng(0)
+        return Sequential(Linear(6, 9, rng=rng), GELU("tanh"), Dropout(0.2), Linear(9, 6, rng=rng))
+
+    def around() -> Layer:
+        return Residual(network())
+
+    def again() -> Layer:
+        return Recompute(network())
+
+    for name, x in (("dropout inside", rng.normal(size=(4, 6))), ("empty batch", np.zeros((0, 6)))):
+        for layer, make in ((Sequential, network), (Residual, around), (Recompute, again)):
+            yield LayerCase(layer=layer, name=name, make=make, inputs=(x,), train=TRAIN)
+
+
+def gpt_cases(rng: np.random.Generator) -> Iterator[Case]:
+    """A whole model: every kernel that training needs, one after the other, and a tied head."""
+    for name, options in (
+        ("1 layer", {}),
+        ("dropout, grouped heads, rotary", {"dropout": 0.1, "kv_heads": 1, "rotary": True, "bias": False}),
+    ):
+        config = GPTConfig(vocab=33, context=9, layers=1, heads=2, dim=16, **options)
+        yield LayerCase(
+            layer=GPT,
+            name=name,
+            make=lambda config=config: GPT(config, seed=0),
+            inputs=(rng.integers(0, 33, (2, 9)),),
+            train=TRAIN,
+            storages=HALVES,
+            factor=4,
+            why="a dozen layers in a row",
+            large=True,
+        )
+
+
+MAKERS: list[Maker] = [
+    on_last_axis(lambda cols: ReLU()),
+    on_last_axis(lambda cols: LeakyReLU(0.2)),
+    on_last_axis(lambda cols: PReLU(), lambda cols: PReLU(cols)),
+    on_last_axis(lambda cols: GELU("none"), lambda cols: GELU("tanh")),
+    on_last_axis(lambda cols: SiLU()),
+    on_last_axis(lambda cols: Sigmoid()),
+    on_last_axis(lambda cols: Tanh()),
+    on_last_axis(lambda cols: Softmax(), lambda cols: Softmax(axis=0)),
+    on_last_axis(lambda cols: LogSoftmax(), shapes=SMALL),
+    on_last_axis(lambda cols: Dropout(0.3), lambda cols: Dropout(1.0)),
+    normalisation_cases,
+    linear_cases,
+    embedding_cases,
+    position_cases,
+    attention_cases,
+    feedforward_cases,
+    container_cases,
+    gpt_cases,
+]

@@ -1,0 +1,204 @@
+"""The certificate: all rows of a run, the machine that they were measured on, and both as a table and as JSON."""
+
+import json
+import platform
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_info
+
+import gpulayers
+from gpulayers.backend import use
+from gpulayers.cuda import GPUUnavailable
+from gpulayers.emulator.errors import ToolkitMissing
+from gpulayers.verify import tolerances
+from gpulayers.verify.case import Case, GradientCase, LayerCase, OpCase, make_cases
+from gpulayers.verify.cases import MAKERS
+from gpulayers.verify.layers import check_gradient, check_layer
+from gpulayers.verify.ops import check_op
+from gpulayers.verify.result import Row
+
+HEADINGS = ("op", "case", "body", "dtype", "worst error", "tolerance", "")
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What was verified, and where. `machine`: names and versions for people."""
+
+    backend: str
+    quick: bool
+    machine: dict[str, str]
+    rows: list[Row]
+    seconds: float
+
+    @property
+    def failed(self) -> list[Row]:
+        return [row for row in self.rows if not row.passed]
+
+
+def collect(names: Sequence[str] = (), quick: bool = False) -> list[Case]:
+    """The cases of the named ops and layers, by default of all. quick: without the large ones."""
+    return [
+        case for case in make_cases(MAKERS) if (not names or covers(case) & set(names)) and not (quick and case.large)
+    ]
+
+
+def covers(case: Case) -> set[str]:
+    """The ops or the layer that a case is about."""
+    return {op.name for op in case.ops} if isinstance(case, GradientCase) else {case.subject}
+
+
+def run(
+    backend: str = "numpy",
+    names: Sequence[str] = (),
+    *,
+    quick: bool = False,
+    progress: Callable[[list[Case]], Iterable[Case]] | None = None,
+) -> Certificate:
+    """Verify the named ops and layers, by default all.
+
+    backend: 'numpy' checks the reference and the CPU bodies; 'emulated' and 'cupy' check the kernels there besides.
+    quick: float32 alone, and without the large cases. progress: wraps the list of cases, as tqdm does.
+
+    Raises `gpulayers.cuda.GPUUnavailable` where the backend cannot be used.
+    """
+    machine = describe(backend)
+    start = time.perf_counter()
+    rows = []
+    cases = collect(names, quick)
+    for case in cases if progress is None else progress(cases):
+        rows.extend(check(case, backend, quick))
+    return Certificate(backend, quick, machine, rows, time.perf_counter() - start)
+
+
+def check(case: Case, backend: str, quick: bool = False) -> list[Row]:
+    """The rows of one case."""
+    if isinstance(case, OpCase):
+        return list(check_op(case, backend, quick))
+    if isinstance(case, LayerCase):
+        return list(check_layer(case, backend, quick))
+    return [check_gradient(case)]
+
+
+# ------------------------------------------------------------------------------------------------ the machine
+
+
+def describe(backend: str) -> dict[str, str]:
+    """Names and versions of what runs the bodies. Raises GPUUnavailable."""
+    facts = {"gpulayers": gpulayers.__version__, "device": cpu_model()}
+    if backend != "numpy":
+        try:
+            facts |= gpu_facts(use(backend), backend)
+        except ToolkitMissing as error:  # the emulated device has no compiler
+            raise GPUUnavailable(str(error)) from error
+    blas = {
+        f"{library['internal_api']} {library['version']}"
+        for library in threadpool_info()
+        if library["user_api"] == "blas"
+    }
+    return facts | {
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "blas": ", ".join(sorted(blas)) or "unknown",
+        "ml_dtypes": metadata.version("ml_dtypes"),
+    }
+
+
+def gpu_facts(xp: Any, backend: str) -> dict[str, str]:
+    """The device's name, its compute capability, and the versions under it."""
+    runtime = xp.cuda.runtime
+    capability = xp.cuda.Device().compute_capability
+    facts = {
+        "compute capability": f"{capability[:-1]}.{capability[-1]}",
+        "cuda": cuda_version(runtime.runtimeGetVersion()),
+    }
+    if backend == "emulated":
+        return facts | {"device": f"emulated on {cpu_model()}"}
+    name = runtime.getDeviceProperties(xp.cuda.Device().id)["name"].decode()
+    return facts | {"device": name, "driver": cuda_version(runtime.driverGetVersion()), "cupy": xp.__version__}
+
+
+def cuda_version(number: int) -> str:
+    """13020 -> '13.2'."""
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def cpu_model() -> str:
+    """The processor's name, as the system tells it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+# ------------------------------------------------------------------------------------------------- as text
+
+
+def table(rows: Sequence[Row], every: bool = False) -> str:
+    """A line for each op, body and dtype with its worst case, and a line for each failure; or for every row."""
+    shown = [(row, 1) for row in rows] if every else worst_of_each(rows)
+    lines = [HEADINGS, *(cells(row, count) for row, count in shown)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADINGS))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def worst_of_each(rows: Sequence[Row]) -> list[tuple[Row, int]]:
+    groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row.kind, row.subject, row.body, row.dtype].append(row)
+    shown = []
+    for group in groups.values():
+        failed = [row for row in group if not row.passed]
+        shown += [(row, 1) for row in failed] or [(max(group, key=lambda row: row.share), len(group))]
+    return shown
+
+
+def cells(row: Row, count: int) -> tuple[str, ...]:
+    case = row.case if count == 1 else f"{row.case} (worst of {count})"
+    measured = not np.isnan(row.error)
+    error, tolerance = (f"{row.error:.1e}", f"{row.tolerance:.1e}") if measured else ("-", "-")
+    verdict = "pass" if row.passed else f"FAIL  {row.note}"
+    return row.subject, case, row.body, row.dtype, error, tolerance, verdict.rstrip()
+
+
+def summary(certificate: Certificate) -> str:
+    """The machine, and the verdict in the last line."""
+    c = certificate
+    lines = [f"{name:<20}{value}" for name, value in c.machine.items()]
+    subjects = len({(row.kind == "layer", row.subject) for row in c.rows})
+    verdict = f"{len(c.rows)} checks of {subjects} ops and layers in {c.seconds:.0f} s"
+    if c.failed:
+        names = sorted({row.subject for row in c.failed})
+        return "\n".join([*lines, "", f"{verdict}: {len(c.failed)} FAILED, in {', '.join(names)}"])
+    return "\n".join(
+        [*lines, "", f"{verdict}: all passed" + " (quick: float32 alone, without the large cases)" * c.quick]
+    )
+
+
+def to_json(certificate: Certificate) -> str:
+    """Everything that was measured. An error that is no number is null."""
+    c = certificate
+    rows = [asdict(row) | {"error": row.error if np.isfinite(row.error) else None} for row in c.rows]
+    content = {
+        "backend": c.backend,
+        "quick": c.quick,
+        "machine": c.machine,
+        "seconds": round(c.seconds, 3),
+        "tolerances": tolerances.RELATIVE | {"gradient": tolerances.GRADIENT},
+        "checks": len(rows),
+        "failed": len(c.failed),
+        "rows": rows,
+    }
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
