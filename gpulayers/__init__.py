@@ -9,7 +9,7 @@
 >>> optimizer.step()
 """
 
-from gpulayers import initialize
+from gpulayers import initialize, profiling
 from gpulayers.backend import array_module, device_of, to_device, to_numpy, use
 from gpulayers.gradcheck import GradientError, gradcheck
 from gpulayers.layers import (
@@ -111,6 +111,7 @@ __all__ = [
     "mse_loss",
     "pack",
     "padding_mask",
+    "profiling",
     "to_device",
     "to_numpy",
     "use",
