@@ -6,7 +6,7 @@ import numpy as np
 
 from gpulayers.backend import Array
 from gpulayers.layers.layer import Layer, floating_like, last_axis
-from gpulayers.ops.layernorm import layernorm, layernorm_backward
+from gpulayers.ops.layernorm import add_layernorm, layernorm, layernorm_backward
 from gpulayers.ops.op import as_rows
 from gpulayers.parameter import Parameter
 from gpulayers.step import Train
@@ -35,16 +35,37 @@ class LayerNorm(Layer):
         self.bias = Parameter(np.zeros(dim, dtype)) if bias else None
 
     def forward(self, x: Array, train: Train | None = None) -> tuple[Array, Saved]:
-        floating_like(x, self.weight, "LayerNorm")
-        last_axis(x, self.dim, "LayerNorm")
-        bias = None if self.bias is None else self.bias.data
-        y, mean, rstd = layernorm(as_rows(x), self.weight.data, bias, self.eps)
+        self._check(x)
+        y, mean, rstd = layernorm(as_rows(x), self.weight.data, self._bias, self.eps)
         return y.reshape(x.shape), Saved(x, mean, rstd)
 
-    def backward(self, dy: Array, saved: Saved) -> Array:
+    def forward_sum(self, x: Array, f: Array) -> tuple[Array, Array, Saved]:
+        """(x + f, its norm, saved) in one pass over memory: where a sub-layer's output f joins the residual stream x.
+
+        Raises ValueError if f has another shape than x.
+        """
+        self._check(x)
+        self._check(f)
+        if f.shape != x.shape:
+            raise ValueError(f"LayerNorm.forward_sum takes two inputs of one shape, got {x.shape} and {f.shape}")
+        total, y, mean, rstd = add_layernorm(as_rows(x), as_rows(f), self.weight.data, self._bias, self.eps)
+        total = total.reshape(x.shape)
+        return total, y.reshape(x.shape), Saved(total, mean, rstd)
+
+    def backward(self, dy: Array, saved: Saved, residual: Array = None) -> Array:
+        """residual: the gradient that reaches the input past the norm; it is added to dx in the same pass."""
         x, mean, rstd = saved
-        dx, dweight, dbias = layernorm_backward(as_rows(dy), as_rows(x), mean, rstd, self.weight.data)
+        residual = None if residual is None else as_rows(residual)
+        dx, dweight, dbias = layernorm_backward(as_rows(dy), as_rows(x), mean, rstd, self.weight.data, residual)
         self.weight.add_grad(dweight)
         if self.bias is not None:
             self.bias.add_grad(dbias)
         return dx.reshape(x.shape)
+
+    @property
+    def _bias(self) -> Array:
+        return None if self.bias is None else self.bias.data
+
+    def _check(self, x: Array) -> None:
+        floating_like(x, self.weight, "LayerNorm")
+        last_axis(x, self.dim, "LayerNorm")

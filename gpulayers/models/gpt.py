@@ -92,27 +92,23 @@ class Block(Layer):
         a, saved_ln_1 = self.ln_1.forward(x)
         a, saved_attention = self.attention.forward(a, causal=True, train=train)
         a, saved_dropout = self.dropout.forward(a, train)
-        a += x  # a projection's output: nobody else keeps it
-        f, saved_ln_2 = self.ln_2.forward(a)
+        x, f, saved_ln_2 = self.ln_2.forward_sum(x, a)
         f, saved_feedforward = self.feedforward.forward(f, train)
-        f += a
+        f += x  # a projection's output: nobody else keeps it
         return f, [saved_ln_1, saved_attention, saved_dropout, saved_ln_2, saved_feedforward]
 
     def backward(self, dy: Array, saved: list[Any]) -> Array:
         df = self.feedforward.backward(dy, saved.pop())
-        da = self.ln_2.backward(df, saved.pop())
-        da += dy
-        dx = self.dropout.backward(da, saved.pop())
-        dx = self.attention.backward(dx, saved.pop())
-        dx = self.ln_1.backward(dx, saved.pop())
-        dx += da
-        return dx
+        dx = self.ln_2.backward(df, saved.pop(), residual=dy)
+        da = self.dropout.backward(dx, saved.pop())
+        da = self.attention.backward(da, saved.pop())
+        return self.ln_1.backward(da, saved.pop(), residual=dx)
 
     def __call__(self, x: Array) -> Array:
         a = self.attention(self.ln_1(x), causal=True)
-        a += x
-        f = self.feedforward(self.ln_2(a))
-        f += a
+        x, f, _ = self.ln_2.forward_sum(x, a)
+        f = self.feedforward(f)
+        f += x
         return f
 
 

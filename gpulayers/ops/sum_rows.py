@@ -34,7 +34,7 @@ TILE_BLOCKS = 1024  # blocks at most: rounds enough on the largest cards; fixed,
 
 
 def column_tiles(x: Array) -> tuple[tuple[int, int], Array]:
-    """Of a kernel of columns.cuh over x (rows, cols): the grid (tiles, stretches), and an array for its partial sums."""
+    """Grid (tiles, stretches) of a kernel of columns.cuh over x (rows, cols), and an array for its partial sums."""
     rows, cols = x.shape
     tiles = -(-cols * x.dtype.itemsize // (32 * 16))
     stretches = max(1, min(-(-rows // STRETCH), TILE_BLOCKS // tiles))

@@ -60,3 +60,21 @@ def test_wrong_arguments_are_one_sentence():
         LayerNorm(3)(np.zeros((2, 4), np.float32))
     with pytest.raises(TypeError, match="LayerNorm has float32 parameters and got a float64 input"):
         LayerNorm(3)(np.zeros((2, 3)))
+
+
+def test_sum_and_residual_gradient(rng):
+    """x + f is normalised as if it were made first, and the gradient past the norm is added to the norm's own."""
+    x, f, dy, past = rng.normal(size=(4, 3, 5, 8)).astype(np.float32)
+    layer = LayerNorm(8)
+    layer.weight.data[...] = rng.normal(size=8)
+    y, saved = layer.forward(x + f)
+    dx = layer.backward(dy, saved)
+    dweight = layer.weight.grad.copy()
+    total, y_sum, saved_sum = layer.forward_sum(x, f)
+    assert np.array_equal(total, x + f)
+    assert np.array_equal(y_sum, y)
+    layer.zero_grad()
+    assert np.array_equal(layer.backward(dy, saved_sum, residual=past), dx + past)
+    assert np.array_equal(layer.weight.grad, dweight)
+    with pytest.raises(ValueError, match=r"LayerNorm.forward_sum takes two inputs of one shape, got .* and \(5, 8\)"):
+        layer.forward_sum(x, f[0])
