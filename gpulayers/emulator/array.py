@@ -118,8 +118,7 @@ class ndarray:
 
     @shape.setter
     def shape(self, shape: Any) -> None:
-        self._host = self._host.view()
-        self._host.shape = shape
+        self._host = self._host.reshape(shape, copy=False)
 
     @property
     def strides(self) -> tuple[int, ...]:

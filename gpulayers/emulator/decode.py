@@ -14,6 +14,7 @@ from gpulayers.emulator import (  # noqa: F401  (they fill the registry)
     compare,
     convert,
     floating,
+    hostcalls,
     integer,
     moves,
     tensorcore,
@@ -171,12 +172,10 @@ def build_warp_barrier(given: Instruction, context: Context) -> Step:
     return WarpStep(lambda group, index: group.pass_warp_barrier(index), mask, True)  # type: ignore[return-value]
 
 
-@instruction("trap", "brkpt", "call")
+@instruction("trap", "brkpt")
 def build_trap(given: Instruction, context: Context) -> Step:
-    """`trap`, a failed `assert`; calls of other functions have been expanded."""
-    if given.opcode == "call" and given.operands[0] == "vprintf":
-        return lambda group, index: None  # output is not shown
-    message = "assert failed" if given.opcode == "call" else f"{given.opcode} executed"
+    """`trap` ends the kernel with an error."""
+    message = f"{given.opcode} executed"
 
     def step(group, index: Index) -> None:
         raise group.error(DeviceAssert, message, given.place, int(positions(index)[0]))

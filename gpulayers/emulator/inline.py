@@ -77,7 +77,9 @@ class _Expansion:
         targets = [operand for operand in given.operands if not operand.startswith("(")]
         callee = self.program.routines.get(targets[0]) if targets else None
         if targets and targets[0] in BUILTINS:
-            self.whole.code.append(replace(given, operands=(targets[0],)))
+            lists = [operand.strip("()").split(",") for operand in groups]
+            variables = [_rename(name.strip(), names) for part in lists for name in part]
+            self.whole.code.append(replace(given, flags=(), operands=(targets[0], *variables)))
             return
         if callee is None or given.predicate:
             raise given.unknown(f"call of {targets[0] if targets else '?'}")

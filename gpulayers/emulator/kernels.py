@@ -9,8 +9,9 @@ from typing import Any
 from gpulayers.emulator import settings
 from gpulayers.emulator.arguments import Binder
 from gpulayers.emulator.array import ndarray
-from gpulayers.emulator.errors import Coordinates, LaunchError
+from gpulayers.emulator.errors import Coordinates, EmulatorError, LaunchError
 from gpulayers.emulator.launch import limits
+from gpulayers.emulator.memory_pool import MemoryPointer, pointer
 from gpulayers.emulator.module import Module, compile_module, load_module
 from gpulayers.emulator.settings import LaunchRecord
 
@@ -73,6 +74,13 @@ class RawModule:
         kernel = RawKernel.__new__(RawKernel)
         kernel._set(self, name)
         return kernel
+
+    def get_global(self, name: str) -> MemoryPointer:
+        """The address of a `__device__` or `__constant__` variable."""
+        address = self.module.addresses.get(name)
+        if address is None:
+            raise EmulatorError(f"no variable {name} in the module")
+        return pointer(address)
 
 
 class RawKernel:

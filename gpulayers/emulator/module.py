@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -101,20 +104,30 @@ def compile_module(
 ) -> Module:
     """Compile CUDA C++ and parse its PTX. The signatures are probed in the same run of the compiler."""
     expressions = list(name_expressions)
-    kernels = [*signature.kernel_names(source), *expressions]
-    probes = {kernel: signature.probe_expression(kernel) for kernel in dict.fromkeys(kernels)}
+    kernels = list(dict.fromkeys([*signature.kernel_names(source), *expressions]))
+    compile_with = functools.partial(_compile, source, name, options, expressions, arch)
     try:
-        compiled = nvrtc.compile_ptx(
-            source + signature.PROBE_SOURCE, name, arch=arch, options=options,
-            name_expressions=[*expressions, *probes.values()],
-        )  # fmt: skip
-    except CompileError:  # the source is wrong, or one of the kernels cannot be named here: the second run tells
-        probes = {}
-        compiled = nvrtc.compile_ptx(source, name, arch=arch, options=options, name_expressions=expressions)
+        compiled = compile_with(kernels)
+    except CompileError:  # the source is wrong, or a kernel is not there for this architecture: this run tells
+        compiled = compile_with([])
+        entries = re.findall(r"\.entry\s+(\w+)", compiled.text)
+        kernels = [kernel for kernel in kernels if kernel in entries or kernel in expressions]
+        with contextlib.suppress(CompileError):
+            compiled = compile_with(kernels)
     names = {expression: compiled.names[expression] for expression in expressions}
-    found = {kernel: signature.parameter_types(compiled.names[probe]) for kernel, probe in probes.items()}
+    probes = {kernel: compiled.names.get(signature.probe_expression(kernel)) for kernel in kernels}
+    found = {kernel: signature.parameter_types(probe) for kernel, probe in probes.items() if probe}
     types = {kernel: one for kernel, one in found.items() if one is not None}
     return Module(compiled.text, name=Path(name).name, source=source, names=names, types=types)
+
+
+def _compile(
+    source: str, name: str, options: Sequence[str], expressions: list[str], arch: str, probed: list[str]
+) -> nvrtc.Compiled:
+    """PTX with the types of the `probed` kernels among the lowered names."""
+    text = source + signature.PROBE_SOURCE if probed else source
+    names = [*expressions, *map(signature.probe_expression, probed)]
+    return nvrtc.compile_ptx(text, name, arch=arch, options=options, name_expressions=names)
 
 
 def load_module(path: str) -> Module:

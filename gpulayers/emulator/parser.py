@@ -132,8 +132,14 @@ class _Body:
             targets = split_operands(text.split(None, 1)[1])
             self.routine.tables[self.pending_label] = targets
         elif not text.startswith(_IGNORED):
-            variable = parse_variable(text)
-            self.routine.variables[variable.name] = variable
+            self.declare_variable(parse_variable(text))
+
+    def declare_variable(self, variable: Variable) -> None:
+        """Parameters of calls are declared anew in the scope of every call, under the same names."""
+        if len(self.scopes) > 1:
+            name, variable.name = variable.name, f"{variable.name}#{len(self.routine.variables)}"
+            self.scopes[-1][name] = variable.name
+        self.routine.variables[variable.name] = variable
 
     def location(self, text: str) -> None:
         found = _LOC.match(text)

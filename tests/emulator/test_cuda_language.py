@@ -77,6 +77,16 @@ def test_module_variables_keep_their_values(arch):
         np.testing.assert_array_equal(np.sort(out.get()), start + np.arange(4))
 
 
+def test_module_variables_can_be_reached_from_python(arch):
+    module = cp.RawModule(code=(KERNELS / "language.cu").read_text())
+    variable = cp.ndarray(1, cp.int32, module.get_global("counter_value"))
+    assert variable.item() == 41
+    variable[0] = 7
+    out = cp.empty(1, cp.int32)
+    module.get_function("module_variable")((1,), (32,), (out,))
+    assert (out.item(), variable.item()) == (7, 8)
+
+
 def test_loops_that_threads_leave_one_by_one(language):
     out = cp.empty(N, cp.int32)
     language.get_function("collatz")(GRID, BLOCK, (out, np.int32(N), np.int32(100)))
@@ -120,6 +130,15 @@ def test_mathematics_in_double_and_float(language, rng):
 def test_trap_names_the_thread(language):
     with pytest.raises(DeviceAssert, match=r"checked: block \(2, 0, 0\) thread \(5, 0, 0\)"):
         language.get_function("checked")((4,), (64,), (cp.empty(256, cp.int32), np.int32(2)))
+
+
+def test_printf_and_assert(language, capsys):
+    kernel = language.get_function("speak")
+    kernel((2,), (4,), (cp.asarray(np.float32([0.5, 1.25, 2, 3])), np.int32(2)))
+    lines = [f"block {b} thread   {i}: {x:.3f} end -14 ff 100%" for b in (0, 1) for i, x in ((0, 0.5), (1, 1.25))]
+    assert sorted(capsys.readouterr().out.splitlines()) == lines
+    with pytest.raises(DeviceAssert, match=r"thread \(3, 0, 0\): assert\(x\[i\] < 5.0f\) failed"):
+        kernel((1,), (4,), (cp.asarray(np.float32([0, 1, 2, 6])), np.int32(0)))
 
 
 def test_atomic_reductions(atomics, rng):

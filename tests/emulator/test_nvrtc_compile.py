@@ -6,6 +6,7 @@ import pytest
 
 from gpulayers.emulator import nvrtc, parser, signature, toolkit
 from gpulayers.emulator.errors import CompileError, ParseError, ToolkitMissing
+from gpulayers.emulator.module import compile_module
 
 SOURCE = """
 #include <cuda_fp16.h>
@@ -118,3 +119,12 @@ def test_kernels_are_found_in_the_source():
 def test_text_that_is_not_ptx():
     with pytest.raises(ParseError, match="not a PTX module"):
         parser.parse("int main() {}")
+
+
+def test_signatures_of_the_kernels_that_this_architecture_has():
+    source = """extern "C" __global__ void always(float* x) { *x = 1; }
+    #if __CUDA_ARCH__ >= 900
+    extern "C" __global__ void new_only(double* x) { *x = 1; }
+    #endif"""
+    assert set(compile_module(source, arch="compute_75").types) == {"always"}
+    assert set(compile_module(source, arch="compute_90").types) == {"always", "new_only"}

@@ -99,3 +99,9 @@ extern "C" __global__ void checked(int* out, int limit) {
     if (threadIdx.x == 5) { if ((int)blockIdx.x >= limit) __trap(); }
     out[blockIdx.x * blockDim.x + threadIdx.x] = 1;
 }
+
+extern "C" __global__ void speak(const float* x, int n) {
+    const int i = threadIdx.x;
+    if (i < n) printf("block %d thread %3d: %.3f %s %lld %x 100%%\n", blockIdx.x, i, x[i], "end", -7ll * n, 255u);
+    assert(x[i] < 5.0f);
+}
