@@ -109,6 +109,14 @@ def row_threads(x: Array, most: int = 1024, packs: int = 1) -> int:
     return min(most, max(32, -(-packs // 32) * 32))
 
 
+def row_grid(rows: int, cols: int, itemsize: int) -> tuple[tuple[int], tuple[int, int]]:
+    """(grid, block) for the kernels that hold a row in registers (kernels/rows.cuh): a warp for a short row, four of
+    which share a block, or a block for a long one; four packs of 16 bytes for each thread, up to 512 threads."""
+    threads = min(512, max(32, -(-cols * itemsize // (4 * 16 * 32)) * 32))
+    rows_together = 4 if threads == 32 else 1
+    return (-(-rows // rows_together),), (threads, rows_together)
+
+
 def shared_memory(x: Array) -> int:
     """Bytes of shared memory that one block can have on the device of `x`."""
     return array_module(x).cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]

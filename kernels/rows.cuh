@@ -91,11 +91,24 @@ struct Row {
     }
 };
 
-// ---- packs of floats; two conversions to half in one instruction
+// ---- packs of floats, two halves in one instruction; a pack taken apart into 16-bit registers would take twice as many
 
-__device__ __forceinline__ void to_floats(const Pack& pack, float (&v)[PACK]) {
+__device__ __forceinline__ float2 load_two(const float* p) { return {p[0], p[1]}; }
+__device__ __forceinline__ float2 load_two(const __half* p) {
+    return __half22float2(*reinterpret_cast<const __half2*>(p));
+}
+__device__ __forceinline__ float2 load_two(const __nv_bfloat16* p) {  // a bfloat16 is the upper half of a float
+    const unsigned both = *reinterpret_cast<const unsigned*>(p);
+    return {__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u)};
+}
+
+__device__ __forceinline__ void to_floats(const Pack& pack, float* v) {
 #pragma unroll
-    for (int k = 0; k < PACK; ++k) v[k] = to_float(pack.at[k]);
+    for (int k = 0; k < PACK; k += 2) {
+        const float2 two = load_two(pack.at + k);
+        v[k] = two.x;
+        v[k + 1] = two.y;
+    }
 }
 
 __device__ __forceinline__ void store_two(float* p, float a, float b) {
@@ -109,7 +122,7 @@ __device__ __forceinline__ void store_two(__nv_bfloat16* p, float a, float b) {
     *reinterpret_cast<__nv_bfloat162*>(p) = __floats2bfloat162_rn(a, b);
 }
 
-__device__ __forceinline__ Pack from_floats(const float (&v)[PACK]) {
+__device__ __forceinline__ Pack from_floats(const float* v) {
     Pack out;
 #pragma unroll
     for (int k = 0; k < PACK; k += 2) store_two(out.at + k, v[k], v[k + 1]);
@@ -118,25 +131,38 @@ __device__ __forceinline__ Pack from_floats(const float (&v)[PACK]) {
 
 // ---- sum of exp(x - peak), peak being the largest x: online, so that one pass over the row is enough
 //
-// Milakov and Gimelshein, Online normalizer calculation for softmax, 2018. The sum is rescaled once for each pack, not for
-// each element: an exponential per pack, and only where the maximum rises.
+// Milakov and Gimelshein, Online normalizer calculation for softmax, 2018. The sum is rescaled once for N values, not for
+// each of them, and only where the maximum rises.
 
 struct Total {
     float peak, sum;
 
-    // Adds exp(v - peak) for a pack, and leaves these in v.
-    __device__ void add(float (&v)[PACK]) {
+    template <int N>
+    __device__ void add(const float (&v)[N]) {
+        raise(v);
+#pragma unroll
+        for (int k = 0; k < N; ++k) sum += fast_exp(v[k] - peak);
+    }
+
+    // The same, and leaves the exponentials in v.
+    template <int N>
+    __device__ void exponentiate(float (&v)[N]) {
+        raise(v);
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            v[k] = fast_exp(v[k] - peak);
+            sum += v[k];
+        }
+    }
+
+    template <int N>
+    __device__ void raise(const float (&v)[N]) {
         float largest = v[0];
 #pragma unroll
-        for (int k = 1; k < PACK; ++k) largest = fmaxf(largest, v[k]);
+        for (int k = 1; k < N; ++k) largest = fmaxf(largest, v[k]);
         if (largest > peak) {
             sum *= fast_exp(peak - largest);
             peak = largest;
-        }
-#pragma unroll
-        for (int k = 0; k < PACK; ++k) {
-            v[k] = fast_exp(v[k] - peak);
-            sum += v[k];
         }
     }
 };
@@ -145,6 +171,18 @@ __device__ __forceinline__ Total warp_total(Total t) {
     const float peak = warp_max(t.peak);
     return {peak, warp_sum(t.sum * fast_exp(t.peak - peak))};
 }
+
+// ---- one row for a warp, or for a block
+//
+// blockDim.x threads share a row. If they are one warp, blockDim.y rows share a block; else blockDim.y is 1. A thread holds
+// up to HELD packs of its row in registers: pack start + i blockDim.x for i in 0..HELD - 1, start being threadIdx.x in a
+// row of up to HELD blockDim.x packs (`once`), and a multiple further in a longer one, which is read twice.
+
+constexpr int HELD = 4;
+
+__device__ __forceinline__ offset row_index() { return (offset)blockIdx.x * blockDim.y + threadIdx.y; }
+
+__device__ __forceinline__ bool once(const Row& row) { return row.packs <= HELD * blockDim.x; }
 
 // Over the blockDim.x threads that share a row: a warp, or the whole block. It is a barrier between them: what was read
 // before may be overwritten after it. scratch: WARP of them, written once.
@@ -158,4 +196,8 @@ __device__ __forceinline__ Total row_total(Total t, Total* scratch) {
     if (lane == 0) scratch[warp] = t;
     __syncthreads();
     return warp_total(lane < blockDim.x / WARP ? scratch[lane] : Total{LOWEST, 0.0f});
+}
+
+__device__ __forceinline__ float row_sum(float x, float* scratch) {
+    return blockDim.x == WARP ? warp_sum(x) : block_sum(x, scratch);
 }

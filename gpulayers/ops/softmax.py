@@ -11,6 +11,7 @@ softmax is 0 everywhere, its logarithm -inf.
 import numpy as np
 
 from gpulayers.backend import Array, array_module, empty, wide
+from gpulayers.cuda import contiguous, launch, row_grid
 from gpulayers.ops.op import Op, row_blocks
 
 
@@ -55,7 +56,25 @@ def _peak(x: Array) -> Array:
     return peak
 
 
-softmax = Op("softmax", reference=_softmax_reference, cpu=_softmax_cpu)
+def _softmax_cuda(x: Array) -> Array:
+    return _launch("softmax", x)
+
+
+def _launch(function: str, *inputs: Array) -> Array:
+    """One of the four kernels; the output is like the inputs."""
+    first, rest = inputs[0], inputs[1:]
+    if any(a.shape != first.shape or a.dtype != first.dtype for a in rest):
+        kinds = " and ".join(f"{a.dtype} {a.shape}" for a in inputs)
+        raise ValueError(f"{function} takes dy and y of one shape and dtype, got {kinds}")
+    rows, cols = first.shape
+    out = empty(first.shape, first.dtype, like=first)
+    grid, block = row_grid(rows, cols, first.dtype.itemsize)
+    args = (out, *(contiguous(a) for a in inputs), np.int64(rows), np.int32(cols))
+    launch("softmax", function, grid, block, args, storage=first.dtype)
+    return out
+
+
+softmax = Op("softmax", reference=_softmax_reference, cpu=_softmax_cpu, cuda=_softmax_cuda)
 
 
 def _softmax_backward_reference(dy: Array, y: Array) -> Array:
@@ -73,7 +92,16 @@ def _softmax_backward_cpu(dy: Array, y: Array) -> Array:
     return dx
 
 
-softmax_backward = Op("softmax_backward", reference=_softmax_backward_reference, cpu=_softmax_backward_cpu)
+def _softmax_backward_cuda(dy: Array, y: Array) -> Array:
+    return _launch("softmax_backward", dy, y)
+
+
+softmax_backward = Op(
+    "softmax_backward",
+    reference=_softmax_backward_reference,
+    cpu=_softmax_backward_cpu,
+    cuda=_softmax_backward_cuda,
+)
 
 
 @np.errstate(all="ignore")
@@ -105,7 +133,11 @@ def _log_softmax_cpu(x: Array) -> Array:
     return y
 
 
-log_softmax = Op("log_softmax", reference=_log_softmax_reference, cpu=_log_softmax_cpu)
+def _log_softmax_cuda(x: Array) -> Array:
+    return _launch("log_softmax", x)
+
+
+log_softmax = Op("log_softmax", reference=_log_softmax_reference, cpu=_log_softmax_cpu, cuda=_log_softmax_cuda)
 
 
 def _log_softmax_backward_reference(dy: Array, y: Array) -> Array:
@@ -126,6 +158,13 @@ def _log_softmax_backward_cpu(dy: Array, y: Array) -> Array:
     return dx
 
 
+def _log_softmax_backward_cuda(dy: Array, y: Array) -> Array:
+    return _launch("log_softmax_backward", dy, y)
+
+
 log_softmax_backward = Op(
-    "log_softmax_backward", reference=_log_softmax_backward_reference, cpu=_log_softmax_backward_cpu
+    "log_softmax_backward",
+    reference=_log_softmax_backward_reference,
+    cpu=_log_softmax_backward_cpu,
+    cuda=_log_softmax_backward_cuda,
 )

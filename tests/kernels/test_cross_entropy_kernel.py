@@ -57,8 +57,8 @@ def test_in_place(device, storage, rng):
     logits, targets = batch(rng, 5, 301)
     there = gl.to_device(logits, device).astype(STORAGE[storage])
     ids = gl.to_device(targets, device)
-    losses, gradient = cross_entropy_rows.cuda(there, ids, None, None, IGNORE, 0.1, 0.1, False)
-    losses2, gradient2 = cross_entropy_rows.cuda(there, ids, None, None, IGNORE, 0.1, 0.1, True)
+    losses, gradient = cross_entropy_rows(there, ids, None, None, IGNORE, 0.1, 0.1, False)
+    losses2, gradient2 = cross_entropy_rows(there, ids, None, None, IGNORE, 0.1, 0.1, True)
     assert gradient2 is there
     assert np.array_equal(losses.get(), losses2.get())
     assert np.array_equal(gradient.get(), there.get())
@@ -71,8 +71,8 @@ def test_logits_and_gradient_at_different_alignments(device, storage, rng):
     there = gl.to_device(np.concatenate([[0], logits.ravel()]), device).astype(STORAGE[storage])[1:].reshape(4, 37)
     assert there.flags.c_contiguous
     ids = gl.to_device(targets, device)
-    moved = cross_entropy_rows.cuda(there, ids, None, None, IGNORE, 0.0, 0.0, False)
-    plain = cross_entropy_rows.cuda(there.copy(), ids, None, None, IGNORE, 0.0, 0.0, False)
+    moved = cross_entropy_rows(there, ids, None, None, IGNORE, 0.0, 0.0, False)
+    plain = cross_entropy_rows(there.copy(), ids, None, None, IGNORE, 0.0, 0.0, False)
     for a, b in zip(moved, plain, strict=True):  # the sums run over other packs
         assert_close(a.get().astype(np.float32), b.get().astype(np.float32), b.dtype.name, scale=1)
 
@@ -215,7 +215,7 @@ def test_h11_beyond_32_bits(monkeypatch, rng):
     targets = cp.zeros(rows, np.int64)
     targets[-1] = 31_999
     only_block(monkeypatch, rows - 1)
-    losses, _ = cross_entropy_rows.cuda(logits, targets, None, None, IGNORE, 0.0, 0.0, True)
+    losses, _ = cross_entropy_rows(logits, targets, None, None, IGNORE, 0.0, 0.0, True)
     exact = cross_entropy_rows.reference(
         row[None].astype(np.float64), np.array([31_999]), None, None, IGNORE, 0, 0, False
     )
