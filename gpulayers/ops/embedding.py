@@ -8,16 +8,22 @@ The additions have a fixed order, so that the same step gives the same bits.
 import numpy as np
 
 from gpulayers.backend import Array, array_module, empty, is_array, wide
+from gpulayers.cuda import WORK, Work, bytes_of, contiguous, error_flag, launch, row_threads
 from gpulayers.ops.op import Op
 from gpulayers.parameter import Parameter
 
 
-def check_ids(ids: Array, size: int, who: str) -> None:
-    """Refuse ids that are no integers (TypeError) or outside 0..size - 1 (ValueError naming the first of them)."""
+def check_integers(ids: Array, who: str) -> None:
+    """Refuse ids that are no integers (TypeError)."""
     if not is_array(ids) or ids.dtype.kind not in "iu":
         raise TypeError(
             f"{who} takes an array of integer ids, got {ids.dtype if is_array(ids) else type(ids).__name__}"
         )
+
+
+def check_ids(ids: Array, size: int, who: str) -> None:
+    """Refuse ids that are no integers (TypeError) or outside 0..size - 1 (ValueError naming the first of them)."""
+    check_integers(ids, who)
     xp = array_module(ids)
     if ids.size == 0 or (ids.min() >= 0 and ids.max() < size):
         return
@@ -39,7 +45,23 @@ def _forward_cpu(ids: Array, table: Array) -> Array:
     return y
 
 
-embedding = Op("embedding", reference=_forward_reference, cpu=_forward_cpu)
+def _forward_cuda(ids: Array, table: Array) -> Array:
+    """A bad id gives a row of zeros and leaves a note that `gpulayers.cuda.check_errors` raises: nobody waits here."""
+    check_integers(ids, "Embedding")
+    (size, cols), table = table.shape, contiguous(table)
+    y = empty((*ids.shape, cols), table.dtype, like=table)
+    args = (y, error_flag(table), _flat_ids(ids), table, np.int64(ids.size), np.int64(size), np.int32(cols))
+    if y.size:
+        launch("embedding", "embedding", (ids.size,), (row_threads(table, most=256),), args, storage=table.dtype)
+    return y
+
+
+def _flat_ids(ids: Array) -> Array:
+    return contiguous(ids.reshape(ids.size).astype(np.int64, copy=False))
+
+
+WORK["embedding"] = lambda y, errors, ids, *rest: Work(2 * bytes_of(y) + bytes_of(ids))
+embedding = Op("embedding", reference=_forward_reference, cpu=_forward_cpu, cuda=_forward_cuda)
 
 
 def embedding_backward(dy: Array, ids: Array, *, add_to: Parameter, padding_idx: int | None = None) -> None:
@@ -49,33 +71,40 @@ def embedding_backward(dy: Array, ids: Array, *, add_to: Parameter, padding_idx:
     grad, is_zero = add_to.grad_to_update()
     if is_zero:
         grad.fill(0)
-    if padding_idx is not None:
-        kept = ids != padding_idx
-        dy, ids = dy[kept], ids[kept]
-    scatter_add(dy, ids, grad)
+    scatter_add(dy, ids, grad, padding_idx)
 
 
-def _scatter_reference(dy: Array, ids: Array, out: Array) -> Array:
-    """out[ids[i]] += dy[i], in place. dy: (rows, D). ids: (rows,). out: (V, D), returned too.
+def _scatter_reference(dy: Array, ids: Array, out: Array, padding_idx: int | None = None) -> Array:
+    """out[ids[i]] += dy[i], in place, but not for the id `padding_idx`. dy: (rows, D). ids: (rows,). out: (V, D).
 
     The rows of one id are summed first and then added, so that what `out` holds does not change the sum's rounding.
+    Returns out.
     """
     xp = array_module(dy, ids, out)
+    dy, ids = _without(padding_idx, dy, ids)
     total = xp.zeros(out.shape, wide(out.dtype))
     xp.add.at(total, ids, dy)
     out += total.astype(out.dtype)
     return out
 
 
+def _without(padding_idx: int | None, dy: Array, ids: Array) -> tuple[Array, Array]:
+    if padding_idx is None:
+        return dy, ids
+    kept = ids != padding_idx
+    return dy[kept], ids[kept]
+
+
 ROUNDS = 8
 
 
-def _scatter_cpu(dy: Array, ids: Array, out: Array) -> Array:
+def _scatter_cpu(dy: Array, ids: Array, out: Array, padding_idx: int | None = None) -> Array:
     """Sorted by id, `add.at` becomes a few array operations and some BLAS sums: 3 to 9 times as fast.
 
     Most ids come a few times: round j adds the j-th occurrence of all of them at once. The rows of a frequent id are
     summed by one product with ones.
     """
+    dy, ids = _without(padding_idx, dy, ids)
     if len(ids) == 0:
         return out
     order = np.argsort(ids, kind="stable")
@@ -101,4 +130,30 @@ def _scatter_cpu(dy: Array, ids: Array, out: Array) -> Array:
     return out
 
 
-scatter_add = Op("scatter_add", reference=_scatter_reference, cpu=_scatter_cpu)
+CHUNK, CHUNKS = 32, 8  # kernels/embedding.cu: places of the order for a warp, warps of a block
+
+
+def _scatter_cuda(dy: Array, ids: Array, out: Array, padding_idx: int | None = None) -> Array:
+    """Ids out of range, of which forward has left a note, add nothing."""
+    if dy.dtype != out.dtype or not out.flags.c_contiguous:
+        raise ValueError(f"scatter_add: out must be contiguous and {dy.dtype} as dy is, got {out.dtype} {out.strides}")
+    (rows, cols), dy, ids = dy.shape, contiguous(dy), _flat_ids(ids)
+    if dy.size == 0:
+        return out
+    order = array_module(ids).argsort(ids, kind="stable")
+    chunks = -(-rows // CHUNK)
+    grid = (-(-chunks // CHUNKS), -(-cols * dy.dtype.itemsize // (32 * 16)))
+    partial = empty((chunks, 2, cols), np.float32, like=dy)
+    skip = np.int64(-1 if padding_idx is None else padding_idx)
+    args = (skip, np.int64(rows), np.int64(len(out)), np.int32(cols))
+    block, first = (32, CHUNKS), (out, partial, dy, ids, order, *args)
+    launch("embedding", "embedding_backward", grid, block, first, storage=dy.dtype)
+    if chunks > 1:
+        second = (out, partial, ids, order, *args)
+        launch("embedding", "embedding_backward_long_runs", grid, block, second, storage=dy.dtype)
+    return out
+
+
+WORK["embedding_backward"] = lambda out, partial, dy, *rest: Work(3 * bytes_of(dy), dy.size)
+WORK["embedding_backward_long_runs"] = lambda out, partial, *rest: Work(0)
+scatter_add = Op("scatter_add", reference=_scatter_reference, cpu=_scatter_cpu, cuda=_scatter_cuda)
