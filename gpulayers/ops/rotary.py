@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gpulayers.backend import Array, array_module, device_of, empty, to_device, wide
+from gpulayers.cuda import contiguous, launch
 from gpulayers.ops.op import Op
 
 
@@ -48,7 +49,27 @@ def _cpu(x: Array, cos: Array, sin: Array, out: Array = None) -> Array:
     return out
 
 
-rotary = Op("rotary", reference=_reference, cpu=_cpu)
+THREADS = 256
+
+
+def _cuda(x: Array, cos: Array, sin: Array, out: Array = None) -> Array:
+    B, T, H, d = x.shape
+    if out is None:
+        out = empty(x.shape, x.dtype, like=x)
+    if out.dtype != x.dtype or out.shape != x.shape or (x.size and out.strides[3] != out.dtype.itemsize):
+        raise ValueError(f"rotary: out must be {x.dtype} {x.shape} with its last axis in one piece, as x")
+    if x.strides[3] != x.dtype.itemsize:
+        x = contiguous(x)
+    strides = [np.int64(stride // a.dtype.itemsize) for a in (out, x) for stride in a.strides[:3]]
+    threads = B * T * H * -(-(d // 2) * x.dtype.itemsize // 16)
+    # Addresses instead of arrays: the kernel takes the strides of views, which `launch` would refuse.
+    args = (np.uint64(out.data.ptr), np.uint64(x.data.ptr), contiguous(cos), contiguous(sin), *strides)
+    args = (*args, np.int32(T), np.int32(H), np.int32(d // 2), np.int64(threads))
+    launch("rotary", "rotary", (-(-threads // THREADS),), (THREADS,), args, storage=x.dtype)
+    return out
+
+
+rotary = Op("rotary", reference=_reference, cpu=_cpu, cuda=_cuda)
 
 
 def rotary_tables(length: int, dim: int, base: float, like: Array, start: int = 0) -> tuple[Array, Array]:

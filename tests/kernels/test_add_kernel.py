@@ -1,0 +1,23 @@
+import numpy as np
+import pytest
+from devices import check_kernel, in_storage, on_devices
+
+from gpulayers.ops.add import add
+
+SHAPES = [((1,), (1,)), ((0, 4), (4,)), ((5, 3), (5, 3)), ((5, 3), (3,)), ((2, 3, 131), (3, 131)), ((3, 1024), (1024,))]
+
+
+@on_devices
+@in_storage
+@pytest.mark.parametrize(("a", "b"), SHAPES)
+def test_against_the_reference(device, storage, a, b, rng):
+    args = (rng.normal(size=shape).astype(np.float32) for shape in (a, b))
+    check_kernel(add, device, *args, storage=storage)
+
+
+@on_devices
+def test_views_and_other_axes(device, rng):
+    a, b = rng.normal(size=(2, 7, 12)).astype(np.float32)
+    check_kernel(add, device, a.T[::2], b.T[::2])
+    check_kernel(add, device, a, b[1, ::-1])
+    check_kernel(add, device, a, b[:, :1])  # no kernel, but right
