@@ -11,14 +11,13 @@ import sys
 import threading
 from collections.abc import Iterable, Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_void_p
-from pathlib import Path
 from typing import NamedTuple
 
-from gpulayers.emulator import toolkit
+from gpulayers.emulator import disk_cache, toolkit
 from gpulayers.emulator.errors import CompileError, ToolkitMissing
 
 BASE_OPTIONS = ("-std=c++17", "-ftz=true")
-_cache: dict[bytes, Compiled] = {}
+_cache: dict[str, Compiled] = {}
 _lock = threading.Lock()
 
 
@@ -113,20 +112,20 @@ def _same_option(one: str, other: str) -> bool:
     return one.lstrip("-").split("=")[0] == other.lstrip("-").split("=")[0]
 
 
-def _header_state(options: Sequence[str]) -> str:
-    """Sizes and times of the caller's own headers: an edited `common.cuh` must not hit the cache."""
-    folders = [Path(option[2:]) for option in options if option.startswith("-I")]
-    folders += [Path(option.split("=", 1)[1]) for option in options if option.startswith("--include-path=")]
-    files = [path for folder in folders if folder.is_dir() for path in sorted(folder.iterdir()) if path.is_file()]
-    return "".join(f"{path}:{path.stat().st_mtime_ns}:{path.stat().st_size};" for path in files)
-
-
-def _cached(source: str, name: str, expressions: Sequence[str], options: list[str], own: Sequence[str], kind: str):
-    parts = (kind, name, source, *expressions, "", *options, "", _header_state(own))
-    key = hashlib.sha256("\0".join(parts).encode()).digest()
+def _cached(
+    source: str, name: str, expressions: Sequence[str], options: list[str], own: Sequence[str], kind: str
+) -> Compiled:
+    """From memory, else (PTX) from disk, else from the compiler. An edited `common.cuh` changes the key."""
+    parts = (kind, str(version()), name, source, *expressions, "", *options, "", disk_cache.headers_digest(own))
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     with _lock:
         if key not in _cache:
-            _cache[key] = _run(source, name, expressions, options, kind)
+            found = disk_cache.load(key) if kind == "PTX" else None
+            if found is None:
+                found = _run(source, name, expressions, options, kind)
+                if kind == "PTX":
+                    disk_cache.store(key, *found)
+            _cache[key] = Compiled(*found)
         return _cache[key]
 
 

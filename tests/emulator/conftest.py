@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("gpulayers.emulator.toolkit")
 
 from gpulayers.emulator import cupy as cp
-from gpulayers.emulator import toolkit
+from gpulayers.emulator import disk_cache, toolkit
 from gpulayers.emulator.arguments import Binder
 from gpulayers.emulator.errors import ToolkitMissing
 from gpulayers.emulator.module import Module
@@ -46,6 +46,16 @@ def ptx_of(body: str, results: list[str], inputs: list[str], target: str) -> str
                 source, code = "%t0", "u32"
             lines.append(f"st.global.{_move(code)} [%at{k}], {source};")
     return "\n".join([*lines, "ret;", "}"])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory):
+    """No test reads or writes the user's cache."""
+    place = tmp_path_factory.mktemp("cache")
+    patch = pytest.MonkeyPatch()
+    patch.setattr(disk_cache, "folder", lambda: place)
+    yield place
+    patch.undo()
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from gpulayers.emulator import nvrtc, parser, signature, toolkit
+from gpulayers.emulator import disk_cache, nvrtc, parser, signature, toolkit
 from gpulayers.emulator.errors import CompileError, ParseError, ToolkitMissing
 from gpulayers.emulator.module import compile_module
 
@@ -128,3 +128,25 @@ def test_signatures_of_the_kernels_that_this_architecture_has():
     #endif"""
     assert set(compile_module(source, arch="compute_75").types) == {"always"}
     assert set(compile_module(source, arch="compute_90").types) == {"always", "new_only"}
+
+
+def test_ptx_is_kept_on_disk(own_cache, monkeypatch):
+    source = 'extern "C" __global__ void kept(float* x) { *x = 1.0f; }'
+    first = nvrtc.compile_ptx(source, "kept.cu")
+    monkeypatch.setattr(nvrtc, "_cache", {})
+    monkeypatch.setattr(nvrtc, "_run", lambda *arguments: pytest.fail("compiled again"))
+    again = nvrtc.compile_ptx(source, "kept.cu")
+    assert again.text == first.text
+    assert again.names == first.names
+    monkeypatch.undo()
+    monkeypatch.setattr(nvrtc, "_cache", {})
+    for path in own_cache.glob("*.json"):
+        path.write_text("{ broken")
+    assert nvrtc.compile_ptx(source, "kept.cu").text == first.text
+
+
+def test_a_cache_folder_that_cannot_be_written_does_not_matter(tmp_path, monkeypatch):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setattr(disk_cache, "folder", lambda: blocked / "inside")
+    assert "blocked" in nvrtc.compile_ptx('extern "C" __global__ void blocked() {}').text
