@@ -84,15 +84,21 @@ def _headers_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-@functools.cache
-def _module(xp: Any, name: str, storage: str) -> Any:
+def kernel_source(name: str, storage: str) -> tuple[str, tuple[str, ...]]:
+    """The text of kernels/<name>.cu and the compiler's options for a storage type, "float", "__half", ..."""
     options = (
         "-std=c++17",
         f"-I{kernel_folder()}",
         f"-DSTORAGE={storage}",
         f"-DHEADERS_DIGEST=0x{_headers_digest()}ull",
     )
-    return xp.RawModule(code=(kernel_folder() / f"{name}.cu").read_text(encoding="utf-8"), options=options)
+    return (kernel_folder() / f"{name}.cu").read_text(encoding="utf-8"), options
+
+
+@functools.cache
+def _module(xp: Any, name: str, storage: str) -> Any:
+    code, options = kernel_source(name, storage)
+    return xp.RawModule(code=code, options=options)
 
 
 STORAGE = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
