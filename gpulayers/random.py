@@ -7,8 +7,12 @@ e counts from the first sample of the whole batch, so its bits depend on nothing
 Source: Salmon, Moraes, Dror and Shaw, Parallel random numbers: as easy as 1, 2, 3, SC 2011.
 """
 
+import functools
+from typing import Any
+
 import numpy as np
 
+from gpulayers.backend import Array, array_module
 from gpulayers.step import Key
 
 WORDS_PER_BLOCK = 8
@@ -38,3 +42,31 @@ def random_bits(key: Key, row_size: int, rows: int) -> np.ndarray:
 def keep_threshold(p: float) -> int:
     """An element is dropped where its 32 bits are below this: round(p * 2^32)."""
     return round(p * (1 << 32))
+
+
+def draw_arguments(key: Key, row_size: int, p: float, like: Array) -> tuple[Any, ...]:
+    """What a kernel that drops elements is told, in the order of `make_draw` in kernels/philox.cuh.
+
+    row_size: elements of one sample. like: an array on the kernel's device.
+    """
+    philox(key, 0)  # refuses what the CPU refuses
+    threshold = min(keep_threshold(p), (1 << 32) - 1)
+    return (
+        np.uint64(key.seed), device_step(key.step, like), np.uint32(key.call), np.int64(key.first_sample * row_size),
+        np.uint32(threshold), np.float32(1 / (1 - p)),
+    )  # fmt: skip
+
+
+def device_step(step: int, like: Array) -> Array:
+    """`step` in one number of device memory, where kernels read it, so that it is no constant of a captured graph.
+
+    Made once for each step, not for each draw. Streams do not share it: nothing would order one's use after the
+    other's writing.
+    """
+    xp = array_module(like)
+    return _device_step(xp, like.device.id, xp.cuda.get_current_stream().ptr, step)
+
+
+@functools.lru_cache(maxsize=16)
+def _device_step(xp: Any, device: int, stream: int, step: int) -> Array:
+    return xp.full(1, step, np.uint64)

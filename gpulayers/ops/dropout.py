@@ -8,9 +8,10 @@ Source: Srivastava, Hinton, Krizhevsky, Sutskever and Salakhutdinov, Dropout, 20
 import numpy as np
 
 from gpulayers.backend import Array, array_module, empty, wide, zeros
+from gpulayers.cuda import contiguous, launch
 from gpulayers.ops.elementwise import keep_where
 from gpulayers.ops.op import Op, row_blocks
-from gpulayers.random import keep_threshold, random_bits
+from gpulayers.random import WORDS_PER_BLOCK, draw_arguments, keep_threshold, random_bits
 from gpulayers.step import Key
 
 
@@ -41,4 +42,19 @@ def _cpu(x: Array, key: Key, p: float) -> Array:
     return y
 
 
-dropout = Op("dropout", reference=_reference, cpu=_cpu)
+THREADS = 256
+
+
+def _cuda(x: Array, key: Key, p: float) -> Array:
+    if keep_threshold(p) >> 32:  # p is 1, or as near to it as bits can tell
+        return zeros(x.shape, x.dtype, like=x)
+    y = empty(x.shape, x.dtype, like=x)
+    args = draw_arguments(key, x.shape[1], p, like=x)
+    first = key.first_sample * x.shape[1]
+    blocks = -(-(x.size + first % WORDS_PER_BLOCK) // WORDS_PER_BLOCK) if x.size else 0
+    args = (y, contiguous(x), *args, np.int64(x.size))
+    launch("dropout", "dropout", (-(-blocks // THREADS),), (THREADS,), args, storage=x.dtype)
+    return y
+
+
+dropout = Op("dropout", reference=_reference, cpu=_cpu, cuda=_cuda)
