@@ -50,7 +50,12 @@ class LearnedPositions(Layer):
     def backward(self, dy: Array, saved: int) -> Array:
         B, T, D = dy.shape
         if self.weight.trainable:
-            self.weight.grad[saved : saved + T] += sum_rows(dy.reshape(B, T * D)).reshape(T, D)
+            total = sum_rows(dy.reshape(B, T * D)).reshape(T, D)
+            if self.context == T:  # then the table need not be cleared first
+                self.weight.add_grad(total)
+            else:
+                rows = self.weight.grad[saved : saved + T]
+                rows += total
         return dy
 
 
