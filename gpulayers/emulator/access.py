@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from gpulayers.emulator.context import PARAM_WINDOW, SHARED_WINDOW, Context, Index, Reader, Step, pieces
-from gpulayers.emulator.indexing import count, positions, select
+from gpulayers.emulator.indexing import count, positions, select, spread
 from gpulayers.emulator.program import DTYPES, Instruction
 from gpulayers.emulator.regions import Access, Region
 from gpulayers.emulator.registry import instruction
@@ -115,7 +115,7 @@ def build_store(given: Instruction, context: Context) -> Step:
     def step(group, index: Index) -> None:
         addresses = read_address(group, index)
         for region, where, address, part in group.memory.split(group, addresses, access, index):
-            values = [np.broadcast_to(read(group, part), where.shape) for read in readers]
+            values = [spread(read(group, part), len(where)) for read in readers]
             races = region.check(group, where, address, access, part)
             view, element = views(region, where, raw)
             harmful = np.zeros(len(where), bool)
@@ -173,11 +173,7 @@ def build_copy(given: Instruction, context: Context) -> Step:
 
     def step(group, index: Index) -> None:
         data = np.zeros((count(index), size), np.uint8)
-        mask = (
-            np.ones(count(index), bool)
-            if read_valid is None
-            else np.broadcast_to(read_valid(group, index) > 0, len(data))
-        )
+        mask = np.ones(count(index), bool) if read_valid is None else spread(read_valid(group, index) > 0, len(data))
         taken = select(index, mask)
         if taken is not None:
             data[mask] = _gather(group, read_source(group, taken), source, taken)

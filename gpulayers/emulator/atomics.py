@@ -9,6 +9,7 @@ import numpy as np
 from gpulayers.emulator.access import CACHE_HINTS, RELEASE, SCOPES, STRONG, address_reader, check_flags, views
 from gpulayers.emulator.context import Context, Index, Step
 from gpulayers.emulator.formats import FORMATS
+from gpulayers.emulator.indexing import spread
 from gpulayers.emulator.program import DTYPES, Instruction
 from gpulayers.emulator.regions import Access
 from gpulayers.emulator.registry import instruction
@@ -67,7 +68,7 @@ def build_atomic(given: Instruction, context: Context) -> Step:
         for region, where, address, part in group.memory.split(group, addresses, access, index):
             region.check(group, where, address, access, part)
             view, element = views(region, where, code)
-            values = [np.broadcast_to(read(group, part), where.shape) for read in readers]
+            values = [spread(read(group, part), len(where)) for read in readers]
             if not wanted and isinstance(combine, np.ufunc):
                 combine.at(view, element, values[0])
             else:

@@ -27,15 +27,18 @@ _spare = threading.local()  # registers' memory, used again by the next group: f
 
 def workspace(size: int, dtypes: list[np.dtype]) -> list[Array]:
     """An array of `size` elements for each dtype, in memory that this thread keeps. The contents are left over."""
+    if getattr(_spare, "made_for", None) == size and _spare.dtypes is dtypes:
+        return _spare.arrays
     strides = [-(-size * dtype.itemsize // 64) * 64 for dtype in dtypes]
     total = sum(strides)
     buffer = getattr(_spare, "buffer", None)
     if buffer is None or len(buffer) < total:
-        buffer = _spare.buffer = np.zeros(total, np.uint8)
+        buffer = np.zeros(total, np.uint8)
     starts = itertools.accumulate(strides, initial=0)
-    return [
-        buffer[start : start + size * dtype.itemsize].view(dtype) for start, dtype in zip(starts, dtypes, strict=False)
-    ]
+    pieces = [buffer[start : start + size * dtype.itemsize] for start, dtype in zip(starts, dtypes, strict=False)]
+    _spare.arrays = [piece.view(dtype) for piece, dtype in zip(pieces, dtypes, strict=True)]
+    _spare.buffer, _spare.made_for, _spare.dtypes = buffer, size, dtypes
+    return _spare.arrays
 
 
 class Group:

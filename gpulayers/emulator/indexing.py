@@ -47,3 +47,8 @@ def join(parts: list[Index]) -> Index:
     if len(parts) == 1:
         return parts[0]
     return compact(np.sort(np.concatenate([positions(part) for part in parts])))
+
+
+def spread(value: np.ndarray | np.generic, length: int) -> np.ndarray:
+    """An operand as an array: registers are arrays already, constants are one value for all threads."""
+    return value if isinstance(value, np.ndarray) else np.broadcast_to(value, (length,))

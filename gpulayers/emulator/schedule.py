@@ -15,7 +15,7 @@ import numpy as np
 from gpulayers.emulator.blocks import Barrier, Block, Converge, Exit, Jump, Table
 from gpulayers.emulator.context import Index
 from gpulayers.emulator.errors import BarrierDivergence, EmulatorError, EndlessLoop, WarpDivergence
-from gpulayers.emulator.indexing import count, join, positions, select
+from gpulayers.emulator.indexing import count, join, positions, select, spread
 from gpulayers.emulator.warp import FULL, present
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Scheduler:
         ]
 
     def _divide(self, predicate, negated: bool, index: Index) -> tuple[Index | None, Index | None]:
-        mask = np.broadcast_to(predicate(self.group, index), (count(index),))
+        mask = spread(predicate(self.group, index), count(index))
         mask = ~mask if negated else mask
         taken = select(index, mask)
         if taken is index:
@@ -113,7 +113,7 @@ class Scheduler:
         return [(where, part) for where, part in ((target, taken), (following, passed)) if part is not None]
 
     def _table(self, end: Table, index: Index) -> Moves:
-        chosen = np.broadcast_to(end.selector(self.group, index), (count(index),))
+        chosen = spread(end.selector(self.group, index), count(index))
         moves: Moves = []
         for one in np.unique(chosen):
             part = select(index, chosen == one)
@@ -145,7 +145,7 @@ class Scheduler:
         which = end.number(group, index)
         if length == group.size and end.threads is None and not np.ndim(which):
             return np.ones(length, bool)
-        key = group.block[index] * 16 + np.broadcast_to(which, (length,)).astype(np.int64)
+        key = group.block[index] * 16 + spread(which, length).astype(np.int64)
         waiting = np.bincount(key)[key]
         return waiting == (group.threads if end.threads is None else end.threads(group, index))
 
@@ -153,7 +153,7 @@ class Scheduler:
         group = self.group
         blocks = group.block[index]
         assert end.source is not None
-        votes = np.broadcast_to(end.source(group, index), blocks.shape)
+        votes = spread(end.source(group, index), len(blocks))
         yes = np.bincount(blocks[votes], minlength=group.blocks)[blocks]
         there = np.bincount(blocks, minlength=group.blocks)[blocks]
         result = {"popc": yes.astype(np.uint32), "or": yes > 0, "and": yes == there}[end.reduce]
@@ -166,7 +166,7 @@ class Scheduler:
         index = join([*self.parked.pop(number, []), index])
         mask = end.step.mask(group, index)
         if not self._all_together(index, mask):
-            ready, waiting = self._complete(end, index, np.broadcast_to(mask, (count(index),)))
+            ready, waiting = self._complete(end, index, spread(mask, count(index)))
             if waiting is not None:
                 self.parked[number] = [waiting]
             if ready is None:
@@ -234,7 +234,7 @@ class Scheduler:
             end = self.blocks[number].end
             if isinstance(end, Converge) and end.step.passes_barrier:
                 index = join(self.parked[number])
-                mask = np.broadcast_to(end.step.mask(self.group, index), (count(index),))
+                mask = spread(end.step.mask(self.group, index), count(index))
                 if (self._missing(end, index, mask) == 0).any():
                     self.ready[number] = self.parked.pop(number)
                     return True
@@ -242,7 +242,7 @@ class Scheduler:
 
     def _warp_deadlock(self, end: Converge, index: Index) -> EmulatorError:
         group = self.group
-        mask = np.broadcast_to(end.step.mask(group, index), (count(index),))
+        mask = spread(end.step.mask(group, index), count(index))
         missing = int(self._missing(end, index, mask)[0])
         first = int(positions(index)[0])
         lane = (missing & -missing).bit_length() - 1

@@ -14,7 +14,7 @@ from gpulayers.emulator.access import address_reader
 from gpulayers.emulator.context import Context, Index, pieces
 from gpulayers.emulator.errors import WarpDivergence
 from gpulayers.emulator.formats import bfloat16_to_float32
-from gpulayers.emulator.indexing import compact, positions
+from gpulayers.emulator.indexing import compact, positions, spread
 from gpulayers.emulator.program import Instruction
 from gpulayers.emulator.regions import Access
 from gpulayers.emulator.registry import instruction
@@ -97,7 +97,7 @@ def _whole_warps(group, index: Index, given: Instruction) -> Array:
 def _registers(group, warps: Array, readers: list) -> Array:
     """The operand's registers as (warps, 32, registers) words."""
     index = compact(warps.reshape(-1))
-    columns = [np.broadcast_to(read(group, index), (warps.size,)) for read in readers]
+    columns = [spread(read(group, index), warps.size) for read in readers]
     return np.ascontiguousarray(np.stack(columns, 1)).reshape(len(warps), 32, len(readers))
 
 

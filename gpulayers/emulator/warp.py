@@ -13,7 +13,7 @@ import numpy as np
 
 from gpulayers.emulator.context import Context, Index, Reader, Step
 from gpulayers.emulator.errors import WarpDivergence
-from gpulayers.emulator.indexing import positions
+from gpulayers.emulator.indexing import count, positions, spread
 from gpulayers.emulator.program import Instruction
 from gpulayers.emulator.registry import instruction
 
@@ -90,9 +90,8 @@ def build_shuffle(given: Instruction, context: Context) -> WarpStep:
 
     def step(group, index: Index) -> None:
         lane = group.lane[index]
-        shape = lane.shape
         source, inside = _sources(mode, lane, offset(group, index), clamp(group, index))
-        value = np.broadcast_to(read(group, index), shape)
+        value = spread(read(group, index), count(index))
         write(group, index, _gather(group, index, value, source, given))
         if write_inside:
             write_inside(group, index, inside)
@@ -110,7 +109,7 @@ def build_vote(given: Instruction, context: Context) -> WarpStep:
         raise given.unknown()
 
     def step(group, index: Index) -> None:
-        votes = np.broadcast_to(read(group, index), group.lane[index].shape)
+        votes = spread(read(group, index), count(index))
         yes, there = ballot(group, index, votes), present(group, index)
         results: dict[str, Callable[[], Array]] = {
             "ballot": lambda: yes,
@@ -133,7 +132,7 @@ def build_match(given: Instruction, context: Context) -> WarpStep:
     read, mask = context.readers(given, 1, [given.type, "b32"])
 
     def step(group, index: Index) -> None:
-        value = np.broadcast_to(read(group, index), group.lane[index].shape)
+        value = spread(read(group, index), count(index))
         same = _matching(group, index, value)
         there = present(group, index)
         if "any" in flags:
@@ -179,7 +178,7 @@ def build_reduction(given: Instruction, context: Context) -> WarpStep:
     def step(group, index: Index) -> None:
         warps = group.warp_start[index]
         edges = np.flatnonzero(np.concatenate(([True], warps[1:] != warps[:-1])))
-        value = np.broadcast_to(read(group, index), warps.shape)
+        value = spread(read(group, index), len(warps))
         totals = function.reduceat(value, edges).astype(value.dtype)
         write(group, index, np.repeat(totals, np.diff(np.append(edges, len(warps)))))
 
