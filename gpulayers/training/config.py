@@ -19,6 +19,7 @@ from gpulayers.storage import StrPath, write_atomically
 from gpulayers.training.options import ConfigError, as_table, option, suggestion, with_table
 
 TABLES = ("model", "optimizer", "training", "data")
+LOW_PRECISION = ("float16", "bfloat16")  # trained through float32 masters
 
 
 @dataclass(frozen=True)
@@ -93,20 +94,26 @@ class OptimizerOptions:
 class TrainingOptions:
     """How long, how much at a time, and where."""
 
-    steps: int = option(1000, "steps in all", at_least=0)
-    batch: int = option(8, "sequences in a step", at_least=1)
+    steps: int = option(2000, "steps in all", at_least=0)
+    batch: int = option(4, "sequences in a step", at_least=1)
     accumulate: int = option(
         1, "parts that a step's batch is computed in: less memory, the same result to rounding", at_least=1
     )
     seed: int = option(0, "of the initial values, the batches, dropout and samples", at_least=0, at_most=2**63 - 1)
-    dtype: str = option("float32", "floating type", choices=("float32", "float64", "float16", "bfloat16"))
-    backend: str = option("numpy", "numpy: the CPU; cupy: an NVIDIA GPU", choices=("numpy", "cupy"))
+    dtype: str = option(
+        "float32", "floating type; 16 bits only on a GPU", choices=("float32", "float64", *LOW_PRECISION)
+    )
+    backend: str = option(
+        "numpy",
+        "numpy: the CPU; cupy: an NVIDIA GPU; emulated: a GPU's kernels on the CPU, slowly, every access checked",
+        choices=("numpy", "cupy", "emulated"),
+    )
     threads: int | None = option(None, "CPU threads for matrix products", at_least=1, default_text="all cores")
-    eval_every: int = option(200, "steps between measurements on the validation part; 0: only at the end", at_least=0)
+    eval_every: int = option(400, "steps between measurements on the validation part; 0: only at the end", at_least=0)
     eval_tokens: int = option(65536, "validation tokens that are measured, at most", at_least=1)
-    sample_every: int = option(250, "steps between samples; 0: none", at_least=0)
+    sample_every: int = option(500, "steps between samples; 0: none", at_least=0)
     sample_tokens: int = option(200, "tokens of a sample", at_least=1)
-    save_every: int = option(250, "steps between checkpoints; 0: only at the start and the end", at_least=0)
+    save_every: int = option(500, "steps between checkpoints; 0: only at the start and the end", at_least=0)
 
     def check(self) -> None:
         """Raises ConfigError where single values are right but do not fit each other."""
@@ -114,9 +121,8 @@ class TrainingOptions:
             raise ConfigError(
                 f"accumulate must be at most batch, got {self.accumulate} parts of {self.batch} sequences"
             )
-        if self.dtype in ("float16", "bfloat16"):
-            reason = "needs a GPU" if self.backend == "numpy" else "is not available yet"
-            raise ConfigError(f"dtype {self.dtype} {reason}: choose float32, or float64 for checking")
+        if self.dtype in LOW_PRECISION and self.backend == "numpy":
+            raise ConfigError(f"dtype {self.dtype} needs a GPU: choose float32, or --backend cupy (or emulated)")
 
 
 @dataclass(frozen=True)
