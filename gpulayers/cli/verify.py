@@ -10,8 +10,8 @@ from tqdm import tqdm
 
 from gpulayers.cli.arguments import Parser, UsageError, add_options, given
 from gpulayers.storage import FileError, write_atomically
-from gpulayers.training.options import option, suggestion
-from gpulayers.verify import find_layers, find_ops, summary, table, to_json
+from gpulayers.training.options import option
+from gpulayers.verify import UnknownName, summary, table, to_json
 from gpulayers.verify import run as run_cases
 
 DESCRIPTION = """\
@@ -53,13 +53,12 @@ def add_parser(commands: Any, words: list[str]) -> Parser:
 
 def run(namespace: argparse.Namespace) -> int:
     options = VerifyOptions(**given(namespace, "verify", VerifyOptions()))
-    known = [*find_ops(), *find_layers()]
-    for name in namespace.names:
-        if name not in known:
-            raise UsageError(f"no op or layer is called {name!r}{suggestion(name, known)}")
     if options.json is not None:
         check_writable(options.json)
-    certificate = run_cases(options.backend, namespace.names, quick=options.quick, progress=bar)
+    try:
+        certificate = run_cases(options.backend, namespace.names, quick=options.quick, progress=bar)
+    except UnknownName as error:
+        raise UsageError(str(error)) from error
     print(table(certificate.rows, options.every))
     print("\n" + summary(certificate))
     if options.json is not None:

@@ -8,8 +8,8 @@ and every gradient by finite differences, over inputs that hurt.
 `gpulayers verify` is the command; docs/verify.md says how to read it and how to add the cases of an op of one's own.
 """
 
-from gpulayers.verify.certificate import Certificate, run, summary, table, to_json
+from gpulayers.verify.certificate import Certificate, UnknownName, run, summary, table, to_json
 from gpulayers.verify.discover import find_layers, find_ops
 from gpulayers.verify.result import Row
 
-__all__ = ["Certificate", "Row", "find_layers", "find_ops", "run", "summary", "table", "to_json"]
+__all__ = ["Certificate", "Row", "UnknownName", "find_layers", "find_ops", "run", "summary", "table", "to_json"]

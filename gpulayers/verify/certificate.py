@@ -17,6 +17,7 @@ import gpulayers
 from gpulayers.backend import use
 from gpulayers.cuda import GPUUnavailable
 from gpulayers.emulator.errors import ToolkitMissing
+from gpulayers.training.options import suggestion
 from gpulayers.verify import tolerances
 from gpulayers.verify.case import Case, GradientCase, LayerCase, OpCase, make_cases
 from gpulayers.verify.cases import MAKERS
@@ -25,6 +26,10 @@ from gpulayers.verify.ops import check_op
 from gpulayers.verify.result import Row
 
 HEADINGS = ("op", "case", "body", "dtype", "worst error", "tolerance", "")
+
+
+class UnknownName(ValueError):
+    """No case is about an op or layer of this name; the message is one sentence."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +48,13 @@ class Certificate:
 
 
 def collect(names: Sequence[str] = (), quick: bool = False) -> list[Case]:
-    """The cases of the named ops and layers, by default of all. quick: without the large ones."""
-    return [
-        case for case in make_cases(MAKERS) if (not names or covers(case) & set(names)) and not (quick and case.large)
-    ]
+    """The cases of the named ops and layers, by default of all. quick: without the large ones. Raises UnknownName."""
+    cases = list(make_cases(MAKERS))
+    known = set[str]().union(*map(covers, cases))
+    for name in names:
+        if name not in known:
+            raise UnknownName(f"no op or layer is called {name!r}{suggestion(name, known)}")
+    return [case for case in cases if (not names or covers(case) & set(names)) and not (quick and case.large)]
 
 
 def covers(case: Case) -> set[str]:
@@ -66,12 +74,12 @@ def run(
     backend: 'numpy' checks the reference and the CPU bodies; 'emulated' and 'cupy' check the kernels there besides.
     quick: float32 alone, and without the large cases. progress: wraps the list of cases, as tqdm does.
 
-    Raises `gpulayers.cuda.GPUUnavailable` where the backend cannot be used.
+    Raises UnknownName for a name that has no cases, `gpulayers.cuda.GPUUnavailable` where the backend cannot be used.
     """
+    cases = collect(names, quick)
     machine = describe(backend)
     start = time.perf_counter()
     rows = []
-    cases = collect(names, quick)
     for case in cases if progress is None else progress(cases):
         rows.extend(check(case, backend, quick))
     return Certificate(backend, quick, machine, rows, time.perf_counter() - start)

@@ -8,7 +8,7 @@ import pytest
 from gpulayers.cuda import GPUUnavailable
 from gpulayers.emulator.errors import ToolkitMissing
 from gpulayers.ops import layernorm as module
-from gpulayers.verify import certificate, run, summary, table, to_json
+from gpulayers.verify import UnknownName, certificate, run, summary, table, to_json
 from gpulayers.verify.certificate import Certificate, cpu_model, cuda_version
 from gpulayers.verify.result import Row
 
@@ -37,6 +37,16 @@ def test_some_ops_on_numpy():
 @pytest.mark.slow
 def test_everything_on_numpy():
     assert [(r.subject, r.case, r.body, r.dtype, r.note) for r in run("numpy").failed] == []
+
+
+@pytest.mark.slow
+def test_everything_on_the_emulated_device():
+    assert [(r.subject, r.case, r.body, r.dtype, r.note) for r in run("emulated").failed] == []
+
+
+@pytest.mark.gpu
+def test_everything_on_a_gpu():
+    assert [(r.subject, r.case, r.body, r.dtype, r.note) for r in run("cupy").failed] == []
 
 
 def test_kernels_on_the_emulated_device():
@@ -69,6 +79,11 @@ def test_an_error_of_the_emulator_is_a_failed_row(monkeypatch):
     found = run("emulated", ["layernorm"], quick=True)
     assert {r.body for r in found.failed} == {"cuda on emulated"}
     assert any(r.note.startswith("OutOfBounds: layernorm") for r in found.failed)
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(UnknownName, match="no op or layer is called 'GTP'; did you mean GPT"):
+        run("numpy", ["GTP"])
 
 
 def test_no_compiler_is_one_sentence(monkeypatch):

@@ -11,12 +11,12 @@ from gpulayers.layers import linear
 from gpulayers.ops.layernorm import layernorm
 from gpulayers.ops.op import Op
 from gpulayers.ops.relu import relu
-from gpulayers.verify import tolerances
+from gpulayers.verify import ops, tolerances
 from gpulayers.verify.case import Arg, Function, GradientCase, LayerCase, OpCase, exact, transposed, written
 from gpulayers.verify.certificate import check
 from gpulayers.verify.layers import compare
 from gpulayers.verify.ops import Comparison, call
-from gpulayers.verify.result import Worst
+from gpulayers.verify.result import Worst, Wrong
 
 
 def double(x):
@@ -203,3 +203,12 @@ def test_the_worst_result_counts():
     nan = worst.with_result(float("nan"), 2e-6)
     assert np.isnan(nan.error)
     assert np.isnan(nan.with_result(1.0, 2e-6).error)
+
+
+def test_a_gpu_must_give_the_same_bits_twice(monkeypatch):
+    monkeypatch.setattr(ops, "to_device", lambda array, device: array)  # arrays that only claim to be on a GPU
+    one = case()
+    assert Comparison(one, "float32").with_body(double, "cupy").error == 0
+    runs = iter([np.float32(2), np.float32(2) + np.float32(2e-7)])
+    with pytest.raises(Wrong, match="a second run gave other bits"):
+        Comparison(one, "float32").with_body(lambda x: x * next(runs), "cupy")

@@ -1,9 +1,10 @@
-"""Activations, dropout, and the product of elements."""
+"""Activations, dropout, and the sum and product of elements."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
+from gpulayers.ops.add import add
 from gpulayers.ops.dropout import dropout
 from gpulayers.ops.elementwise import multiply
 from gpulayers.ops.gelu import gelu, gelu_backward, gelu_with_derivative, gelu_with_derivative_inplace
@@ -146,6 +147,19 @@ def multiply_cases(rng: np.random.Generator) -> Iterator[Case]:
         yield OpCase(op=multiply, name=r.name, args=args, large=r.large)
 
 
+def add_cases(rng: np.random.Generator) -> Iterator[Case]:
+    for r in rows(rng):
+        for kind, shape in (("", r.x.shape), (", a row to all", r.x.shape[1:])):
+            b = normal(rng, *shape)
+            args = (r.arg(r.x), r.arg(b) if b.ndim == 2 else b)
+            yield OpCase(op=add, name=r.name + kind, args=args, large=r.large)
+    batch, positions = normal(rng, 3, 5, 7), normal(rng, 5, 7)
+    yield OpCase(op=add, name="positions to all samples", args=(batch, positions))
+    function = Function(lambda a, b: (add(a, b), None), lambda dy, saved: (dy, dy.sum(axis=0)))
+    inputs = (rng.normal(size=(5, 7)), rng.normal(size=7))
+    yield GradientCase(ops=(add,), name="a row to all", function=function, inputs=inputs)
+
+
 def dropout_cases(rng: np.random.Generator) -> Iterator[Case]:
     for p in (0.0, 0.1, 0.5, 1.0):
         for r in rows(rng):
@@ -167,5 +181,6 @@ MAKERS: list[Maker] = [
     gelu_cases,
     silu_cases,
     multiply_cases,
+    add_cases,
     dropout_cases,
 ]

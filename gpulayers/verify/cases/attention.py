@@ -143,7 +143,7 @@ def attention_cases(rng: np.random.Generator) -> Iterator[Case]:
                 op=attention_backward,
                 name=name,
                 args=(dout, q, k, v, out, weights, exact(inverse), *options, *gradients),
-                factor=10,
+                factor=3,
                 scale=float(np.abs(dout).max(initial=0)) / 10,
                 why=CANCELS,
             )

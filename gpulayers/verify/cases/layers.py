@@ -198,8 +198,6 @@ def gpt_cases(rng: np.random.Generator) -> Iterator[Case]:
             inputs=(rng.integers(0, 33, (2, 9)),),
             train=TRAIN,
             storages=HALVES,
-            factor=4,
-            why="a dozen layers in a row",
             large=True,
         )
 
