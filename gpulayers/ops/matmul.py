@@ -40,7 +40,7 @@ def _reference(a: Array, b: Array, *, bias: Array = None, out: Array = None) -> 
     if bias is not None:
         y = y + bias
     if out is None:
-        return y
+        return y.astype(np.result_type(a.dtype, b.dtype), copy=False)  # NumPy's product of bfloat16 is float32
     out[...] = y
     return out
 
@@ -65,4 +65,18 @@ def _add_bias(y: np.ndarray, bias: np.ndarray) -> None:
         y[block] += bias
 
 
-product = Op("matmul", reference=_reference, cpu=_cpu)
+def _cuda(a: Array, b: Array, *, bias: Array = None, out: Array = None) -> Array:
+    """CuPy's product, with what it lacks: it refuses bfloat16, and a batch of float16 may come out as float32."""
+    xp, dtype = array_module(a, b, bias, out), a.dtype
+    if dtype.name == "bfloat16":
+        a, b = a.astype(np.float32), b.astype(np.float32)
+    y = xp.matmul(a, b)
+    if bias is not None:
+        y += bias.astype(y.dtype, copy=False)  # matmul has just made y
+    if out is None:
+        return y.astype(dtype, copy=False)
+    out[...] = y
+    return out
+
+
+product = Op("matmul", reference=_reference, cpu=_cpu, cuda=_cuda)

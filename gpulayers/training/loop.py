@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from gpulayers.backend import Array
 from gpulayers.ops.cross_entropy import count_targets, cross_entropy_inplace
-from gpulayers.optim import Optimizer
+from gpulayers.optim import LossScaleError, Optimizer
 from gpulayers.step import Train
 from gpulayers.training.checkpoint import save_best, save_checkpoint
 from gpulayers.training.config import Config
@@ -40,12 +40,12 @@ def train_step(model: Any, optimizer: Optimizer, parts: Iterable[tuple[int, Arra
 
     parts: (index of the first sample, ids (B, T), targets (B, T)). Losses and gradients are summed over all parts and
     divided by the number of all targets once, so the split changes nothing but rounding. A loss or gradient that is
-    not finite changes nothing: parameters, moments and counters stay as they are.
+    not finite changes nothing but the loss scale: parameters, moments and counters stay as they are.
     """
     loss, count = 0.0, 0.0
     for first_sample, ids, targets in parts:
         logits, saved = model.forward(ids, Train(seed, k, first_sample))  # (B, T, V)
-        part_loss, dlogits = cross_entropy_inplace(logits, targets, reduction="sum")
+        part_loss, dlogits = cross_entropy_inplace(logits, targets, reduction="sum", scale=optimizer.scale)
         model.backward(dlogits, saved)  # adds to every gradient
         loss, count = loss + part_loss, count + count_targets(targets)
         del logits, dlogits  # before the next part makes its own
@@ -105,7 +105,7 @@ class Trainer:
         options, optimizer, lr = self.config.training, self.optimizer, self.optimizer.lr
         started = time.perf_counter()
         loss = train_step(self.task.model, optimizer, self.task.parts(self.step), options.seed, self.step)
-        applied = math.isfinite(loss) and optimizer.last_step_applied
+        applied = math.isfinite(loss) and self._last_step_applied()
         speed = options.batch * self.config.model.context / (time.perf_counter() - started)
         norm = optimizer.grad_norm if math.isfinite(loss) else math.nan
         self.step += 1
@@ -125,11 +125,24 @@ class Trainer:
     def _due(self, every: int) -> bool:
         return every > 0 and self.step % every == 0
 
+    def _last_step_applied(self) -> bool:
+        try:
+            return self.optimizer.last_step_applied
+        except LossScaleError as error:
+            raise TrainingError(
+                f"step {self.step + 1}: {error}; the last good checkpoint in {self.folder} is kept"
+            ) from error
+
     def _count_skipped(self, record: dict[str, Any], applied: bool) -> None:
-        self.skipped = 0 if applied else self.skipped + 1
+        scale, finite = self.optimizer.scale, math.isfinite(record["loss"])
+        self.skipped = 0 if applied or (finite and scale is not None) else self.skipped + 1
         if applied:
             return
         record["skipped"] = True
+        if finite and scale is not None:  # part of float16 training
+            now = f"the loss scale is {float(scale):g} now"
+            self.progress.say(f"step {self.step}: the gradient overflowed; the step is skipped, {now}")
+            return
         what = "gradient" if math.isfinite(record["loss"]) else "loss"
         if self.skipped < MOST_SKIPPED:
             self.progress.say(f"step {self.step}: the {what} is not finite; the step is skipped")

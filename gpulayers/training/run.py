@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from gpulayers.backend import use
 from gpulayers.data import DataError, Tokenizer, tokenizer_from_json
 from gpulayers.models.gpt import GPT
-from gpulayers.optim import Optimizer, make_optimizer, make_schedule
+from gpulayers.optim import LossScale, Optimizer, make_optimizer, make_schedule
 from gpulayers.storage import FileError, StrPath
 from gpulayers.training.checkpoint import BEST, latest_checkpoint, load_checkpoint
-from gpulayers.training.config import DEFAULTS, Config
+from gpulayers.training.config import DEFAULTS, LOW_PRECISION, Config
 from gpulayers.training.loop import Trainer
 from gpulayers.training.options import ConfigError
 from gpulayers.training.tasks import TASKS, make_gpt
@@ -57,6 +57,7 @@ def resume(
     recorded = config_of(path, metadata)
     changes = {"steps": steps, "backend": backend, "threads": threads}
     config = recorded.with_training(**{name: value for name, value in changes.items() if value is not None})
+    config.training.check()
     if metadata["step"] >= config.training.steps:
         raise ConfigError(f"{folder} is finished: it has done {metadata['step']} steps; give a larger --steps to go on")
     use(config.training.backend)
@@ -101,8 +102,15 @@ def optimizer_for(config: Config, model: Any) -> Optimizer:
         clip_value=o.clip_value or None,
         schedule=make_schedule(o.schedule, o.schedule_steps or 1, o.warmup or 0, **of_schedule.get(o.schedule, {})),
         threads=config.training.threads,
+        loss_scale=loss_scale(config) if config.training.dtype == "float16" else None,
         **of_rule[o.name],
     )
+
+
+def loss_scale(config: Config) -> LossScale:
+    """2^16 for the mean loss. The loop sums over the tokens of a step, so its scale is that much lower."""
+    first = 2.0**16 / 2 ** (config.training.batch * config.model.context - 1).bit_length()
+    return LossScale(first, floor=first / 2**16)
 
 
 def restore(path: Path, tensors: dict[str, Any], model: Any, optimizer: Any) -> None:
@@ -151,6 +159,8 @@ def open_saved(run: StrPath, checkpoint: str | None = None, backend: str = "nump
     path = checkpoint_path(Path(run), checkpoint)
     tensors, metadata = load_checkpoint(path, "model.")
     config = config_of(path, metadata).with_training(backend=backend)
+    if backend == "numpy" and config.training.dtype in LOW_PRECISION:  # the file holds float32
+        config = config.with_training(dtype="float32")
     try:
         tokenizer = tokenizer_from_json(metadata["tokenizer"])
         model = make_gpt(config, tokenizer.vocab_size)

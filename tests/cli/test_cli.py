@@ -94,7 +94,7 @@ def test_help_of_the_other_commands(command, capfd):
         (["train", "--schedule", "cosin"], "--schedule must be one of constant, linear, cosine, step,"),
         (["train", "--heads", "3", "--dim", "128"], "heads must divide dim, got 3 heads and dim 128"),
         (["train", "--dtype", "float16"], "dtype float16 needs a GPU: choose float32"),
-        (["train", "--backend", "cuda"], "--backend must be one of numpy, cupy, got 'cuda'"),
+        (["train", "--backend", "cuda"], "--backend must be one of numpy, cupy, emulated, got 'cuda'"),
         (["train", "--config", "nothing.toml"], "cannot read nothing.toml: No such file"),
         (["train", "--data", "nothing.txt"], "nothing.txt does not exist"),
         (["train", "--resume", "nothing"], "nothing does not exist"),

@@ -1,11 +1,13 @@
 import numpy as np
 import pytest
 from contract import check_signatures
-from devices import in_storage, on_devices
+from devices import in_storage, on_devices, only_block
 from updates import SIZES, SKIP, STEP, check_update
 
 import gpulayers as gl
+from gpulayers.emulator.settings import using
 from gpulayers.ops.adam import adam
+from gpulayers.ops.update import THREADS
 from gpulayers.ops.update_control import Control
 
 
@@ -153,3 +155,15 @@ def test_refused(device, change, error, sentence, rng):
     with pytest.raises(error, match=sentence):
         adam.cuda(*(there[i] for i in range(5)), **rule(), copy=there.get("copy"))
     assert all(np.array_equal(was, there[i].get()) for i, was in enumerate(before))
+
+
+def test_h11_the_last_block_beyond_2_to_the_31(monkeypatch):
+    """H11 (cupy#7539): a 32-bit element offset wraps to a negative one."""
+    size = 2**31 + 5
+    there = [gl.use("emulated").zeros(size, np.float32) for _ in range(4)]
+    there[0][size - 5 :] = there[3][size - 5 :] = gl.to_device(np.ones(5, np.float32), "emulated")
+    control = gl.to_device(np.array(first_step(1, 1)[2], np.float32), "emulated")
+    only_block(monkeypatch, -(-size // (THREADS * 4)) - 1)
+    with using(check_races=False):  # whose notes take as much memory again, all of it touched
+        adam.cuda(*there, control, **rule())
+    assert there[0][size - 5 :].get() == pytest.approx(np.full(5, 0.999), rel=1e-6)

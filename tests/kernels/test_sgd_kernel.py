@@ -1,10 +1,13 @@
 import numpy as np
 import pytest
 from contract import check_signatures
-from devices import in_storage, on_devices
+from devices import in_storage, on_devices, only_block
 from updates import SIZES, SKIP, STEP, check_update
 
+import gpulayers as gl
+from gpulayers.emulator.settings import using
 from gpulayers.ops.sgd import sgd
+from gpulayers.ops.update import THREADS
 
 
 def rule(**changes):
@@ -70,3 +73,15 @@ def test_a_skipped_step_changes_no_bit(device, storage, bad, clear, rng):
 @on_devices
 def test_nothing(device, rng):
     check_update(sgd, device, *arrays(rng, 0), STEP, rule(), clear=True)
+
+
+def test_h11_the_last_block_beyond_2_to_the_31(monkeypatch):
+    """H11 (cupy#7539): a 32-bit element offset wraps to a negative one."""
+    size = 2**31 + 5
+    there = [gl.use("emulated").zeros(size, np.float32) for _ in range(3)]
+    there[2][size - 5 :] = gl.to_device(np.ones(5, np.float32), "emulated")
+    control = gl.to_device(np.array(STEP, np.float32), "emulated")
+    only_block(monkeypatch, -(-size // (THREADS * 4)) - 1)
+    with using(check_races=False):  # whose notes take as much memory again, all of it touched
+        sgd.cuda(*there, control, **rule())
+    assert there[0][size - 5 :].get() == pytest.approx(np.full(5, -5e-4), rel=1e-6)

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
-from devices import STORAGE, Exact, check_kernel, in_storage, on_devices
+from devices import STORAGE, Exact, check_kernel, in_storage, on_devices, only_block
 
 import gpulayers as gl
+from gpulayers.cuda import launch
 from gpulayers.ops import sum_of_squares as module
 from gpulayers.ops.sum_of_squares import sum_of_squares
 
@@ -84,3 +85,16 @@ def test_refused(device, name):
     x = gl.to_device(np.ones(5, np.float32), device)
     with pytest.raises(TypeError, match=f"sum_of_squares: {name} must be float64 of size 1, got float32"):
         sum_of_squares(x, **{name: x[:1]})
+
+
+def test_h11_elements_beyond_2_to_the_31(monkeypatch):
+    """H11 (Paddle pull request 25435): the loop variable of a grid-stride loop overflows though the size does not."""
+    cp, blocks = gl.use("emulated"), 1 << 16  # more than the op takes: fewer rounds for the one block that runs
+    size = 5 * (blocks * module.THREADS * 8) * module.LOADS  # the last block ends the array
+    x, partial = cp.zeros(size, np.float16), cp.zeros(blocks, np.float64)
+    x[size - 3 :] = 2
+    only_block(monkeypatch, blocks - 1)
+    args = (partial, x, None, np.int64(size))
+    launch("sum_of_squares", "sum_of_squares", (blocks,), (module.THREADS,), args, storage=np.float16)
+    assert size > 2**31
+    assert partial.get()[-1] == 12

@@ -109,7 +109,7 @@ def test_not_a_toml_file(tmp_path):
         ("model", {"heads": 4, "dim": 128, "kv_heads": 3}, "kv_heads must divide heads, got 3 kv_heads and 4 heads"),
         ("model", {"heads": 4, "dim": 12, "rotary": True}, "rotary needs an even head size, got dim / heads = 3; or"),
         ("training", {"batch": 2, "accumulate": 3}, "accumulate must be at most batch, got 3 parts of 2 sequences"),
-        ("training", {"dtype": "float16"}, "dtype float16 needs a GPU: choose float32, or float64"),
+        ("training", {"dtype": "float16"}, "dtype float16 needs a GPU: choose float32, or --backend cupy"),
         ("training", {"dtype": "bfloat16"}, "dtype bfloat16 needs a GPU"),
         ("optimizer", {"schedule_steps": 5, "warmup": 6}, "warmup must be at most schedule_steps, got 6 and 5"),
         ("optimizer", {"nesterov": True, "momentum": 0.0}, "nesterov needs a momentum above 0"),
