@@ -87,7 +87,7 @@ def driver(m: Machine) -> Answer:
         return fail("the driver finds no device", "echo $CUDA_VISIBLE_DEVICES  # unset it if it hides the card")
     text = f"{name}CUDA {version // 1000}.{version % 1000 // 10}; " + "; ".join(card(*d) for d in found["devices"])
     if version // 1000 < OLDEST_DRIVER:
-        return fail(text, "sudo apt install nvidia-driver-580-server  # or another driver from 525 on, for CUDA 12")
+        return fail(f"{text}: CUDA {OLDEST_DRIVER} needs a driver from 525 on", driver_line(m))
     if all(tuple(d[1:]) < OLDEST_CARD for d in found["devices"]):
         return fail(f"{text}: the kernels need compute capability {dotted(OLDEST_CARD)}", CPU)
     return ok(text)
@@ -102,9 +102,16 @@ def no_driver(m: Machine, error: str) -> Answer:
         return fail(
             f"{what} in this container", "docker run --gpus all ...  # with the NVIDIA container toolkit on the host"
         )
+    return fail(what, driver_line(m))
+
+
+def driver_line(m: Machine) -> str:
+    """The line that installs a driver, as far as one line can."""
     if m.system == "Windows":
-        return fail(what, "winget install Nvidia.GeForceExperience  # or the driver from nvidia.com/drivers")
-    return fail(what, "sudo apt install nvidia-driver-580-server && sudo reboot")
+        return "start https://www.nvidia.com/drivers"
+    if "ubuntu" in m.distribution:
+        return "sudo ubuntu-drivers install && sudo reboot"
+    return "xdg-open https://www.nvidia.com/drivers  # or your distribution's own package of the driver"
 
 
 def card(name: str, major: int, minor: int) -> str:

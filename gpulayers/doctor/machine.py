@@ -87,6 +87,15 @@ class Machine:
             for device in bus.iterdir()
         )
 
+    @functools.cached_property
+    def distribution(self) -> set[str]:
+        """The names of this Linux and of those that it descends from, such as {'ubuntu', 'debian'}."""
+        try:
+            release = platform.freedesktop_os_release()
+        except OSError:
+            return set()
+        return {release.get("ID", ""), *release.get("ID_LIKE", "").split()}
+
     @property
     def in_container(self) -> bool:
         return Path("/.dockerenv").exists() or Path("/run/.containerenv").exists()

@@ -22,6 +22,7 @@ def machine(**changes):
     found = Machine()
     attributes = {
         "system": "Linux",
+        "distribution": {"ubuntu", "debian"},
         "cards": 1,
         "driver": DRIVER,
         "smi": "580.95.05",
@@ -74,21 +75,30 @@ MISSING = {"missing": "libcuda.so.1: cannot open shared object file"}
     ("changes", "found", "remedy"),
     [
         ({"system": "Darwin"}, "macOS has no CUDA", "--backend numpy"),
-        ({"driver": MISSING}, "there is no NVIDIA driver", "sudo apt install nvidia-driver-580-server && sudo reboot"),
-        ({"driver": MISSING, "cards": None}, "there is no NVIDIA driver", "sudo apt install"),
+        ({"driver": MISSING}, "there is no NVIDIA driver", "sudo ubuntu-drivers install && sudo reboot"),
+        ({"driver": MISSING, "cards": None}, "there is no NVIDIA driver", "sudo ubuntu-drivers install"),
+        (
+            {"driver": MISSING, "distribution": {"arch"}},
+            "there is no NVIDIA driver",
+            "xdg-open https://www.nvidia.com/drivers",
+        ),
         ({"driver": MISSING, "cards": 0}, "there is no NVIDIA card on this machine", "--backend numpy"),
-        ({"driver": MISSING, "system": "Windows", "cards": None}, "there is no NVIDIA driver", "winget install"),
+        (
+            {"driver": MISSING, "system": "Windows", "cards": None},
+            "there is no NVIDIA driver",
+            "start https://www.nvidia.com/drivers",
+        ),
         (
             {"driver": {"error": "no answer within 60 s"}},
             r"does not answer \(no answer within 60 s\)",
-            "sudo apt install",
+            "sudo ubuntu-drivers install",
         ),
         ({"driver": DRIVER | {"init": 100}}, r"the driver finds no device \(cuInit: 100\)", "nvidia-smi"),
         ({"driver": DRIVER | {"init": 803}}, "two versions", "sudo reboot"),
         ({"driver": DRIVER | {"init": 804}}, "compatibility library", "unset LD_LIBRARY_PATH"),
         ({"driver": DRIVER | {"init": 1}}, r"does not start \(cuInit: 1\)", "sudo modprobe nvidia_uvm"),
         ({"driver": DRIVER | {"devices": []}}, "the driver finds no device", "CUDA_VISIBLE_DEVICES"),
-        ({"driver": DRIVER | {"version": 11080}}, r"CUDA 11\.8; NVIDIA H200 \(9\.0\)", "another driver from 525 on"),
+        ({"driver": DRIVER | {"version": 11080}}, r"CUDA 11\.8; NVIDIA H200 \(9\.0\)", "sudo ubuntu-drivers install"),
         ({"driver": DRIVER | {"devices": [["Tesla V100", 7, 0]]}}, "need compute capability 7.5", "--backend numpy"),
     ],
 )

@@ -89,6 +89,18 @@ def test_no_driver(monkeypatch):
     assert Machine().driver.keys() == {"missing"}
 
 
+def test_distribution(monkeypatch):
+    release = {"ID": "linuxmint", "ID_LIKE": "ubuntu debian"}
+    monkeypatch.setattr(module.platform, "freedesktop_os_release", lambda: release)
+    assert Machine().distribution == {"linuxmint", "ubuntu", "debian"}
+
+    def unknown():
+        raise OSError
+
+    monkeypatch.setattr(module.platform, "freedesktop_os_release", unknown)
+    assert Machine().distribution == set()
+
+
 def test_packages():
     packages = Machine().packages
     assert packages["numpy"].startswith("2.")
