@@ -19,7 +19,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpulayers.backend import Array, array_module, device_of, empty, to_device, wide
-from gpulayers.ops.masked_softmax import exp_rows_inplace, hidden_entries, masked_softmax, masked_softmax_backward
+from gpulayers.ops.masked_softmax import (
+    backward_with_dropout,
+    exp_rows_inplace,
+    forward_with_dropout,
+    hidden_entries,
+    masked_softmax,
+    masked_softmax_backward,
+)
+from gpulayers.ops.matmul import matmul
 from gpulayers.ops.op import Op
 from gpulayers.random import keep_threshold, random_bits
 from gpulayers.step import Key
@@ -288,5 +296,59 @@ def _add_product(a: np.ndarray, b: np.ndarray, total: np.ndarray, first: bool) -
             total[:, 0] += np.matmul(left, right)
 
 
-attention = Op("attention", reference=_forward_reference, cpu=_forward_cpu)
-attention_backward = Op("attention_backward", reference=_backward_reference, cpu=_backward_cpu)
+# ------------------------------------------------------------------------------------------------- cuda
+#
+# Two matrix products and one kernel between them (kernels/masked_softmax.cu): scale, masks, softmax and dropout are one
+# launch. Each key and value head meets all its query heads in one product, G = H / K of them. The products take strided
+# views; the kernel leaves normalised weights, so `inverse` is 1 and backward does not look at it.
+
+
+def _forward_cuda(
+    q: Array, k: Array, v: Array, hide: Array, causal: bool, scale: float, p: float, key: Key | None, save: bool = True
+) -> tuple[Array, Array, Array]:
+    (B, T, H, _), (_, S, K, dv) = q.shape, v.shape
+    k, v = _blank_unseen(k, hide), _blank_unseen(v, hide)
+    scores = matmul(_grouped(q, K), _grouped(k, K).swapaxes(-1, -2)).reshape(B, H, T, S)
+    weights, dropped = forward_with_dropout(scores, hide, scale, causal, p, key, weights=scores)
+    out = empty((B, T, H, dv), q.dtype, like=q)
+    matmul(dropped.reshape(B, K, H // K, T, S), _grouped(v, K), out=_grouped(out, K))
+    return (out, weights, array_module(q).ones((B, H, T), wide(q.dtype))) if save else (out, None, None)
+
+
+def _backward_cuda(
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    weights: Array,
+    inverse: Array,
+    hide: Array,
+    causal: bool,
+    scale: float,
+    p: float,
+    key: Key | None,
+    dq: Array,
+    dk: Array,
+    dv: Array,
+) -> tuple[Array, Array, Array]:
+    (B, T, H, _), (_, S, K, _) = q.shape, v.shape
+    k, v = _blank_unseen(k, hide), _blank_unseen(v, hide)
+    dweights = matmul(_grouped(dout, K), _grouped(v, K).swapaxes(-1, -2)).reshape(B, H, T, S)
+    ds, dropped = backward_with_dropout(dweights, weights, hide, scale, causal, p, key, dscores=dweights)
+    matmul(ds.reshape(B, K, H // K, T, S), _grouped(k, K), out=_grouped(dq, K))
+    # (B, K, G T, S)' (B, K, G T, size): the sum over the query heads that share a head is part of the product
+    for left, right, into in ((ds, q, dk), (dropped, dout, dv)):
+        right = _grouped(right, K).reshape(B, K, H // K * T, right.shape[-1])  # a copy if heads are grouped
+        matmul(left.reshape(B, K, H // K * T, S).swapaxes(-1, -2), right, out=into.swapaxes(1, 2))
+    return dq, dk, dv
+
+
+def _grouped(x: Array, K: int) -> Array:
+    """A view (B, length, heads, size) -> (B, K, heads / K, length, size)."""
+    B, length, heads, size = x.shape
+    return x.reshape(B, length, K, heads // K, size).transpose(0, 2, 3, 1, 4)
+
+
+attention = Op("attention", reference=_forward_reference, cpu=_forward_cpu, cuda=_forward_cuda)
+attention_backward = Op("attention_backward", reference=_backward_reference, cpu=_backward_cpu, cuda=_backward_cuda)

@@ -12,11 +12,17 @@ Backward:
 Source: Vaswani et al., Attention is all you need, 2017, equation 1 and section 3.2.3.
 """
 
+import math
+from typing import Any
+
 import numpy as np
 
 from gpulayers.backend import Array, array_module, empty, wide
-from gpulayers.masks import causal_mask
+from gpulayers.cuda import contiguous, launch, row_grid
+from gpulayers.masks import causal_mask, check_hide
 from gpulayers.ops.op import Op, row_blocks
+from gpulayers.random import draw_arguments
+from gpulayers.step import Key
 
 
 def hidden_entries(hide: Array, causal: bool, queries: int, keys: int, like: Array) -> Array:
@@ -70,7 +76,53 @@ def exp_rows_inplace(z: np.ndarray) -> np.ndarray:
     return np.divide(1, total, out=np.zeros_like(total), where=total != 0)
 
 
-masked_softmax = Op("masked_softmax", reference=_forward_reference, cpu=_forward_cpu)
+def _forward_cuda(scores: Array, hide: Array, scale: float, causal: bool) -> Array:
+    weights, _ = forward_with_dropout(scores, hide, scale, causal, 0.0, None, empty(scores.shape, scores.dtype, scores))
+    return weights
+
+
+def forward_with_dropout(
+    scores: Array, hide: Array, scale: float, causal: bool, p: float, key: Key | None, weights: Array
+) -> tuple[Array, Array]:
+    """The kernel's whole work: (weights, weights keep / (1 - p)), one and the same array if p is 0.
+
+    weights: where to write them; may be scores.
+    """
+    args = (weights, contiguous(scores))
+    if not p:
+        _launch("masked_softmax", args, hide, scale, causal)
+        return weights, weights
+    assert key is not None, "masked_softmax: p > 0 needs the key of a random draw"
+    dropped = empty(scores.shape, scores.dtype, like=scores)
+    draw = draw_arguments(key, math.prod(scores.shape[1:]), p, like=scores)
+    _launch("masked_softmax_dropout", (weights, dropped, args[1]), hide, scale, causal, draw)
+    return weights, dropped
+
+
+def _launch(
+    function: str, arrays: tuple[Array, ...], hide: Array, scale: float, causal: bool, draw: tuple[Any, ...] = ()
+) -> None:
+    like = arrays[0]
+    if like.ndim != 4 or any(a.shape != like.shape or a.dtype != like.dtype for a in arrays):
+        kinds = " and ".join(f"{a.dtype} {a.shape}" for a in arrays[-2:])
+        raise ValueError(f"{function} takes arrays (B, H, T, S) of one shape and dtype, got {kinds}")
+    hide = check_hide(hide, like.shape, function)
+    strides = (0, 0, 0, 0)
+    if hide is not None:
+        hide = contiguous(hide)
+        strides = tuple(0 if n == 1 else step for n, step in zip(hide.shape, hide.strides, strict=True))
+    B, H, T, S = like.shape
+    threads, together = row_grid(1, S, like.dtype.itemsize)[1]
+    together = max(1, min(together, T))
+    grid = (B * H * -(-T // together) if S else 0,)
+    args = (
+        *arrays, hide, *map(np.int64, strides[:3]), np.int32(strides[3]), np.bool_(causal), np.float32(scale),
+        *map(np.int32, (H, T, S)), *draw,
+    )  # fmt: skip
+    launch("masked_softmax", function, grid, (threads, together), args, storage=like.dtype)
+
+
+masked_softmax = Op("masked_softmax", reference=_forward_reference, cpu=_forward_cpu, cuda=_forward_cuda)
 
 
 def _backward_reference(dweights: Array, weights: Array, hide: Array, scale: float, causal: bool) -> Array:
@@ -101,4 +153,26 @@ def _backward_cpu(dweights: Array, weights: Array, hide: Array, scale: float, ca
     return dscores
 
 
-masked_softmax_backward = Op("masked_softmax_backward", reference=_backward_reference, cpu=_backward_cpu)
+def _backward_cuda(dweights: Array, weights: Array, hide: Array, scale: float, causal: bool) -> Array:
+    out = empty(weights.shape, weights.dtype, like=weights)
+    return backward_with_dropout(dweights, weights, hide, scale, causal, 0.0, None, out)[0]
+
+
+def backward_with_dropout(
+    dweights: Array, weights: Array, hide: Array, scale: float, causal: bool, p: float, key: Key | None, dscores: Array
+) -> tuple[Array, Array]:
+    """(dscores, weights keep / (1 - p)), dweights being the gradient of the latter. dscores may be dweights."""
+    arrays = (contiguous(dweights), contiguous(weights))
+    if not p:
+        _launch("masked_softmax_backward", (dscores, *arrays), hide, scale, causal)
+        return dscores, arrays[1]
+    assert key is not None, "masked_softmax: p > 0 needs the key of a random draw"
+    dropped = empty(weights.shape, weights.dtype, like=weights)
+    draw = draw_arguments(key, math.prod(weights.shape[1:]), p, like=weights)
+    _launch("masked_softmax_dropout_backward", (dscores, dropped, *arrays), hide, scale, causal, draw)
+    return dscores, dropped
+
+
+masked_softmax_backward = Op(
+    "masked_softmax_backward", reference=_backward_reference, cpu=_backward_cpu, cuda=_backward_cuda
+)
