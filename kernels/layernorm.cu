@@ -5,7 +5,7 @@
 // In storages an element: forward 2, with the addition 4; backward 3, with the residual 4.
 #include "norm.cuh"
 
-extern "C" __global__ void layernorm(
+extern "C" __global__ void __launch_bounds__(NORM_THREADS) layernorm(
     storage* y, float* mean, float* rstd,
     const storage* x, const storage* weight, const storage* bias, float eps, offset rows, int cols
 ) {
@@ -13,7 +13,7 @@ extern "C" __global__ void layernorm(
     norm_forward<true>(y, nullptr, mean, rstd, x, nullptr, weight, bias, eps, rows, cols);
 }
 
-extern "C" __global__ void add_layernorm(
+extern "C" __global__ void __launch_bounds__(NORM_THREADS) add_layernorm(
     storage* sum, storage* y, float* mean, float* rstd,
     const storage* x, const storage* f, const storage* weight, const storage* bias, float eps, offset rows, int cols
 ) {
@@ -21,7 +21,7 @@ extern "C" __global__ void add_layernorm(
     norm_forward<true>(y, sum, mean, rstd, x, f, weight, bias, eps, rows, cols);
 }
 
-extern "C" __global__ void layernorm_backward(
+extern "C" __global__ void __launch_bounds__(NORM_THREADS) layernorm_backward(
     storage* dx, float* partial,
     const storage* dy, const storage* residual, const storage* x, const float* mean, const float* rstd,
     const storage* weight, offset rows, int cols

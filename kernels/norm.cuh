@@ -1,11 +1,13 @@
 // Normalisation of rows, forward and backward: LayerNorm (CENTRED) and RMSNorm.
 //
-// A block is (threads of a row, rows): up to 256 threads, of which those of one row read up to four times 16 bytes each, so
+// A block is (threads of a row, rows): up to 256 threads, with as few for a row that each reads about four times 16 bytes, so
 // that rows up to 1024 half-precision columns belong to one warp and need no barrier at all. A row is read again for each
-// pass over it, but then from L1: 768 columns of bf16 are 1.5 KB. Nothing depends on the row's length.
+// pass over it, but then from L1: 768 columns of bf16 are 1.5 KB.
 #pragma once
 
 #include "common.cuh"
+
+constexpr int NORM_THREADS = 256;  // of a block at most
 
 // Sums of a and b over the threads of this thread's row. scratch: 32 pairs of shared memory.
 __device__ __forceinline__ float2 row_sums(float a, float b, float2* scratch) {

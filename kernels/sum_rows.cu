@@ -16,7 +16,7 @@ extern "C" __global__ void sum_rows(float* partial, const storage* x, offset row
 
 // total: (cols,) = sums of partial (rows, cols). A block of 1024 threads takes 32 columns: warp w adds the rows w, w + 32,
 // ... and the first warp adds the warps' sums.
-extern "C" __global__ void sum_partials(float* total, const float* partial, int rows, int cols) {
+extern "C" __global__ void __launch_bounds__(1024) sum_partials(float* total, const float* partial, int rows, int cols) {
     if ((offset)blockIdx.x * WARP >= cols) return;
     __shared__ float sums[WARP][WARP];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, col = blockIdx.x * WARP + lane;

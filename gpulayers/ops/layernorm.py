@@ -72,10 +72,13 @@ def _add_cpu(x: Array, f: Array, weight: Array, bias: Array, eps: float) -> tupl
     return total, y, mean, rstd
 
 
-def norm_block(x: Array, most: int = 256) -> tuple[int, int]:
-    """Threads of a row and rows of a block for kernels/norm.cuh: up to four times 16 bytes for each thread."""
-    threads = row_threads(x, packs=4)
-    return threads, max(1, most // threads)
+NORM_THREADS = 256  # of a block at most, as kernels/norm.cuh has it
+
+
+def norm_block(x: Array) -> tuple[int, int]:
+    """Threads of a row and rows of a block for kernels/norm.cuh: about four times 16 bytes for each thread."""
+    threads = row_threads(x, most=NORM_THREADS, packs=4)
+    return threads, NORM_THREADS // threads
 
 
 def _forward_cuda(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array, Array]:
@@ -178,7 +181,7 @@ def norm_backward_launch(
     row_bytes = sums * -(-cols // step) * step * 4
     if row_bytes > shared_memory(x) - 1024:
         return None
-    height = max(1, min(256 // threads, SUMS // row_bytes))
+    height = max(1, min(NORM_THREADS // threads, SUMS // row_bytes))
     blocks = min(-(-rows // height), BLOCKS)
     dx = empty(x.shape, x.dtype, like=x)
     partial = empty((blocks, sums, cols), np.float32, like=x)

@@ -52,6 +52,15 @@ def test_more_rows_than_blocks(device, cols, rng, monkeypatch):
 
 
 @on_devices
+def test_rows_of_more_than_a_block_reads_at_once(device, rng):
+    x, dy = rng.normal(size=(2, 2, 9001)).astype(np.float32)
+    weight, bias = rng.normal(size=(2, 9001)).astype(np.float32)
+    check_kernel(layernorm, device, x, weight, bias, 1e-5)
+    mean, rstd = (Exact(a) for a in layernorm.reference(x, weight, bias, 1e-5)[1:])
+    check_kernel(layernorm_backward, device, dy, x, mean, rstd, weight)
+
+
+@on_devices
 def test_rows_too_wide_for_shared_memory(device, rng):
     x, dy = rng.normal(size=(2, 2, 40000)).astype(np.float32)
     mean, rstd = (Exact(a) for a in layernorm.reference(x, None, None, 1e-5)[1:])
