@@ -74,7 +74,9 @@ class Optimizer:
         self.schedule, self.groups, self.loss_scale = schedule, tuple(groups), loss_scale
         self._settings = [settings_of(s, weight_decay, l1, self.groups) for s in self.flat.segments]
         self._check_groups()
-        self._threads = ThreadPoolExecutor(threads) if threads > 1 else None
+        # On a GPU a thread of its own would have another current stream, and the launches no order.
+        on_host = device_of(self.flat.data) == "numpy"
+        self._threads = ThreadPoolExecutor(threads) if threads > 1 and on_host else None
         self._make_arrays()
 
     def _check_groups(self) -> None:

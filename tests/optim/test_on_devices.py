@@ -1,5 +1,7 @@
 """Optimizers on a GPU: the same steps as on the CPU, in few launches, and no step waits for the device."""
 
+import threading
+
 import numpy as np
 import pytest
 from devices import on_devices, refuse_waiting
@@ -74,11 +76,14 @@ def test_a_step_does_not_wait(make, dtype, model, monkeypatch):
     assert optimizer.applied == 4
 
 
-def test_launches(model):
-    """Norm in two stages, control, and one update of the matrices and one of the vectors."""
+@pytest.mark.parametrize("threads", [1, 4])
+def test_launches(threads, model, monkeypatch):
+    """Norm in two stages, control, one update of the matrices and one of the vectors, all from the caller's thread,
+    whose current stream they belong to."""
     model.to("emulated")
-    optimizer = AdamW(model, clip_norm=1.0)
+    optimizer = AdamW(model, clip_norm=1.0, threads=threads)
     add_gradients(model, 0)
+    monkeypatch.setattr(threading.Thread, "start", None)
     with record_launches() as launches:
         optimizer.step()
     names = [launch.kernel for launch in launches]
