@@ -60,12 +60,13 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         default="wall",
         help="cpu: processor time, with --threads 1 on a busy machine",
     )
+    parser.add_argument("--rounds", type=int, help="overrides the number of rounds")
     parser.add_argument("--no-torch", action="store_true", help="leave PyTorch out although it is installed")
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.ops if name not in CASES]:
         parser.error(f"no case {unknown[0]!r}; there are {', '.join(CASES)}")
     rounds, seconds, patience = (2, 0.05, 1) if options.quick else (7, 0.2, 3)
-    options.protocol = Protocol(rounds, 1, seconds, patience, options.clock)
+    options.protocol = Protocol(options.rounds or rounds, 1, seconds, patience, options.clock)
     return options
 
 
