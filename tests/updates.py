@@ -28,12 +28,13 @@ def placed(device: str, array: np.ndarray | None, start: int = 0) -> tuple[Array
 
 def check_update(
     op: Op, device: str, state: list[np.ndarray | None], g: np.ndarray, control: Control, rule: dict[str, Any],
-    *, storage: str = "float32", gradient: str | None = None, start: int = 0, clear: bool = False,
+    *, storage: str = "float32", gradient: str | None = None, start: int | tuple[int, ...] = 0, clear: bool = False,
 ) -> list[np.ndarray | None]:  # fmt: skip
     """op.cuda on `device` against the float64 reference; returns the new state: p and the moments.
 
     state: float32. g is stored as `gradient`, by default as `storage`; below float32 there is a copy. start: of every
-    array inside a longer one, whose other elements must stay. A second run must give the same bits.
+    array, or of each in turn (state, g, copy), inside a longer one, whose other elements must stay. A second run must
+    give the same bits.
     """
     g = g.astype(STORAGE[gradient or storage])
     exact = [None if a is None else a.astype(np.float64) for a in state]
@@ -41,13 +42,16 @@ def check_update(
     found = []
     for _ in range(2):
         copy = None if storage == "float32" else np.full(g.size, -1).astype(STORAGE[storage])
-        there = [placed(device, a, start) for a in (*state, g, copy)]
-        views, longer = [view for view, _ in there], [whole for _, whole in there if whole is not None]
+        arrays = (*state, g, copy)
+        starts = (start,) * len(arrays) if isinstance(start, int) else start
+        there = [placed(device, a, at) for a, at in zip(arrays, starts, strict=True)]
+        views = [view for view, _ in there]
         there_control = gl.to_device(np.array(control, np.float32), device)
         op.cuda(*views[:-1], there_control, **rule, copy=views[-1], clear=clear)
-        for whole in longer:
-            outside = np.delete(whole.get(), slice(start, start + g.size)).astype(np.float32)
-            assert (outside == 7).all(), f"{op.name} wrote beyond its arrays"
+        for (_, whole), at in zip(there, starts, strict=True):
+            if whole is not None:
+                outside = np.delete(whole.get(), slice(at, at + g.size)).astype(np.float32)
+                assert (outside == 7).all(), f"{op.name} wrote beyond its arrays"
         found.append([None if view is None else view.get() for view in views])
     for once, again in zip(*found, strict=True):
         assert (once is None and again is None) or once.tobytes() == again.tobytes(), "another run, other bits"

@@ -52,6 +52,13 @@ def test_any_alignment(device, storage, start, rng):
 
 
 @on_devices
+@pytest.mark.parametrize("which", range(4))
+def test_one_array_alone_is_not_aligned(device, which, rng):
+    start = tuple(int(i == which) for i in range(4))
+    check_update(sgd, device, *arrays(rng, 77), STEP, rule(), storage="float16", start=start)
+
+
+@on_devices
 @pytest.mark.parametrize("storage", ["float16", "bfloat16"])
 @pytest.mark.parametrize("clear", [False, True])
 def test_a_float32_gradient_beside_a_16_bit_copy(device, storage, clear, rng):

@@ -83,7 +83,7 @@ def test_what_is_left_must_fit(device, rule):
 
 
 @on_devices
-@pytest.mark.parametrize("applied", [0, 1, 999, 10**6, 1 << 24])
+@pytest.mark.parametrize("applied", [0, 1, 2, 3, 999, 10**6, 1 << 24])
 def test_bias_corrections_and_rates(device, applied):
     check(device, applied=applied, beta1=0.9, beta2=0.999, rates=(3, 2, 1))
 
