@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpulayers.ops.adam import adam
+from gpulayers.ops.add import add
 from gpulayers.ops.attention import attention, attention_backward
 from gpulayers.ops.cross_entropy import cross_entropy_rows
 from gpulayers.ops.dropout import dropout
@@ -366,6 +367,7 @@ CASES: dict[str, Case] = {
         matrices(1, Key(0, 0, 0, 0), 0.1),
         lambda torch, x, key, p: lambda: (None, torch.nn.functional.dropout(x, p))[:1],  # other random bits
     ),
+    "add": Case(add, matrices(2), aten("add")),
     "multiply": Case(multiply, matrices(2), aten("mul")),
     "relu": Case(relu, matrices(1), aten("relu")),
     "relu_backward": Case(relu_backward, matrices(2), aten("threshold_backward", 0)),
