@@ -10,6 +10,7 @@ from gpulayers.backend import Array, device_of, is_floating, to_device
 from gpulayers.initialize import Init, Rng
 from gpulayers.layers.layer import Layer, floating_like
 from gpulayers.ops.add import add
+from gpulayers.ops.rotary import angles, table_rows
 from gpulayers.ops.sum_rows import sum_rows
 from gpulayers.parameter import Parameter
 from gpulayers.step import Train
@@ -65,6 +66,7 @@ class SinusoidalPositions(Layer):
         P[t, 2 i] = sin(t / base^(2 i / dim))        P[t, 2 i + 1] = cos(t / base^(2 i / dim))
 
     x, y: (B, T, dim), any T. Nothing is trained. start: position of the first row. saved: nothing.
+    Raises ValueError for a wrong shape or a negative start, TypeError for an input that is not floating.
     Source: Vaswani et al., Attention is all you need, 2017, section 3.5.
     """
 
@@ -73,16 +75,15 @@ class SinusoidalPositions(Layer):
 
     def forward(self, x: Array, train: Train | None = None, *, start: int = 0) -> tuple[Array, None]:
         _check(x, self.dim, "SinusoidalPositions")
-        stop = start + x.shape[1]
-        capacity = 1 << max(0, stop - 1).bit_length()  # rounded up, so that few tables serve all lengths
-        return add(x, _sinusoids(capacity, self.dim, self.base, x.dtype, device_of(x))[start:stop]), None
+        table = _sinusoids(table_rows(start, x.shape[1]), self.dim, self.base, x.dtype, device_of(x))
+        return add(x, table[start : start + x.shape[1]]), None
 
     def backward(self, dy: Array, saved: None) -> Array:
         return dy
 
 
 @functools.lru_cache(maxsize=16)
-def _sinusoids(capacity: int, dim: int, base: float, dtype: DTypeLike, device: str) -> Array:
-    angles = np.arange(capacity)[:, None] * base ** (-np.arange(0, dim, 2) / dim)  # (capacity, ceil(dim / 2))
-    table = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(capacity, -1)[:, :dim]
+def _sinusoids(rows: int, dim: int, base: float, dtype: DTypeLike, device: str) -> Array:
+    angle = angles(rows, dim, base)
+    table = np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(rows, -1)[:, :dim]
     return to_device(table.astype(dtype), device)

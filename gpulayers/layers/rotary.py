@@ -12,6 +12,7 @@ class Rotary(Layer):
     x, y: (B, T, H, dim); dim is even. The product of a turned query and a turned key depends on their positions only
     by the difference. start: position of the first row (with a cache of keys, the number of rows before it).
     saved: start.
+    Raises ValueError for a wrong shape or a negative start, TypeError for an input that is not floating.
     Source: Su et al., RoFormer, 2021, equation 34; see `gpulayers.ops.rotary` for the order of channels.
     """
 

@@ -75,15 +75,30 @@ rotary = Op("rotary", reference=_reference, cpu=_cpu, cuda=_cuda)
 def rotary_tables(length: int, dim: int, base: float, like: Array, start: int = 0) -> tuple[Array, Array]:
     """(cos, sin) of the angles position / base^(2 i / dim), positions start..start + length - 1, i in 0..dim / 2 - 1.
 
-    Each (length, dim / 2), of the dtype (float32 or wider) and on the device of `like`.
+    Each (length, dim / 2), of the dtype (float32 or wider) and on the device of `like`. Raises ValueError for a start
+    below 0.
     """
-    capacity = 1 << max(0, start + length - 1).bit_length()  # rounded up, so that few tables serve all lengths
-    cos, sin = _tables(capacity, dim, base, wide(like.dtype), device_of(like))
+    cos, sin = _tables(table_rows(start, length), dim, base, wide(like.dtype), device_of(like))
     return cos[start : start + length], sin[start : start + length]
 
 
 @functools.lru_cache(maxsize=16)
-def _tables(capacity: int, dim: int, base: float, dtype: DTypeLike, device: str) -> tuple[Array, Array]:
-    angles = np.arange(capacity)[:, None] * base ** (-np.arange(0, dim, 2) / dim)
-    cos, sin = np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
+def _tables(rows: int, dim: int, base: float, dtype: DTypeLike, device: str) -> tuple[Array, Array]:
+    angle = angles(rows, dim, base)
+    cos, sin = np.cos(angle).astype(dtype), np.sin(angle).astype(dtype)
     return to_device(cos, device), to_device(sin, device)
+
+
+def angles(rows: int, dim: int, base: float) -> np.ndarray:
+    """position / base^(2 i / dim), float64, (rows, ceil(dim / 2))."""
+    return np.arange(rows)[:, None] * base ** (-np.arange(0, dim, 2) / dim)
+
+
+def table_rows(start: int, length: int) -> int:
+    """Rows of a table that has the positions start..start + length - 1, rounded up: few tables serve all lengths.
+
+    Raises ValueError for a negative start, which as an index would count from the table's end.
+    """
+    if start < 0:
+        raise ValueError(f"positions begin at 0: start must be 0 or more, got {start}")
+    return 1 << max(0, start + length - 1).bit_length()

@@ -44,6 +44,13 @@ def test_too_long_is_one_sentence():
         layer(np.zeros((1, 2, 2), np.float32), start=2)
 
 
+@pytest.mark.parametrize("layer", [LearnedPositions(3, 2, rng=0), SinusoidalPositions(2), Rotary(2)])
+def test_a_negative_start_does_not_count_from_the_end(layer):
+    shape = (1, 2, 1, 2) if isinstance(layer, Rotary) else (1, 2, 2)
+    with pytest.raises(ValueError, match=r"-1"):
+        layer(np.zeros(shape, np.float32), start=-1)
+
+
 def test_sinusoids():
     """Vaswani et al. 2017, section 3.5."""
     y = SinusoidalPositions(4)(np.zeros((1, 300, 4)))
