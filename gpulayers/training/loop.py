@@ -49,7 +49,7 @@ def train_step(model: Any, optimizer: Optimizer, parts: Iterable[tuple[int, Arra
         model.backward(dlogits, saved)  # adds to every gradient
         loss, count = loss + part_loss, count + count_targets(targets)
         del logits, dlogits  # before the next part makes its own
-    loss = float(loss / count)
+    loss = float(loss) / (float(count) or 1.0)  # 0 where no target counts, as in `cross_entropy` and the optimizer
     if math.isfinite(loss):
         optimizer.step(count)  # divides by count, clips, updates, clears the gradients
     else:

@@ -67,6 +67,14 @@ def test_a_part_without_targets_adds_nothing():
     assert results[0] == results[1]
 
 
+def test_a_batch_without_targets_has_loss_0_and_moves_nothing():
+    """pytorch/pytorch #70348: 0 / 0; here loss, gradient and count are 0."""
+    model = Embedding(2, 2, rng=0)
+    before = model.weight.data.copy()
+    assert train_step(model, SGD(model, lr=1.0), split(np.arange(2)[:, None], np.full((2, 1), -100), 1, 1), 0, 0) == 0
+    assert np.array_equal(model.weight.data, before)
+
+
 @pytest.mark.parametrize("sizes", [(1, 4), (2, 2, 1), (1, 1, 1, 1, 1)])
 def test_every_split_gives_the_same_step_with_dropout_on(sizes, rng):
     ids, targets = rng.integers(0, 11, (2, 5, 8))
