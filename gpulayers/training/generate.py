@@ -59,7 +59,7 @@ def generate(
 
     ids: at least one id, 1-D. A text longer than the model's context goes on with the last `context` tokens in view.
     Returns int64, (tokens,), in host memory. Raises ValueError for an empty prompt and for options out of range,
-    FloatingPointError where the model's logits are NaN.
+    FloatingPointError where the model's logits are NaN or infinite.
     """
     sampling = Sampling(float(temperature), top_k, None if top_p is None else float(top_p), seed)
     return np.fromiter(stream(model, ids, tokens, sampling), np.int64)
@@ -87,8 +87,8 @@ def _stream(model: Any, window: list[int], tokens: int, sampling: Sampling) -> I
 
 def pick(logits: np.ndarray, i: int, sampling: Sampling) -> int:
     """Token number `i` of a text, from its logits (V,)."""
-    if np.isnan(logits).any():
-        raise FloatingPointError("generate: the model's logits are not numbers (NaN)")
+    if not np.isfinite(logits.max()):  # a single -inf is a token that cannot come
+        raise FloatingPointError("generate: the model's logits are not finite (NaN or inf)")
     if sampling.temperature == 0:
         return int(logits.argmax())
     cumulated = probabilities(logits, sampling).cumsum()

@@ -116,9 +116,10 @@ def test_options_out_of_range(model, options, sentence):
         generate(model, **{"ids": [1], "tokens": 3, **options})
 
 
-def test_logits_that_are_no_numbers():
-    with pytest.raises(FloatingPointError, match="not numbers"):
-        pick(np.array([1.0, np.nan]), 0, Sampling())
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_logits_that_are_no_numbers(bad):
+    with pytest.raises(FloatingPointError, match="not finite"):
+        pick(np.array([1.0, bad]), 0, Sampling())
 
 
 def test_pieces_wait_for_whole_characters():
