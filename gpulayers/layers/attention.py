@@ -84,6 +84,9 @@ class MultiHeadAttention(Layer):
             raise ValueError(f"MultiHeadAttention: kv_heads must divide heads, got {kv_heads} for {heads} heads")
         if vdim is not None and kdim is None:
             raise ValueError("MultiHeadAttention: vdim is given without kdim")
+        sizes = {"dim": dim, "head_dim": head_dim, "value_head_dim": value_head_dim, "kdim": kdim, "vdim": vdim}
+        if small := [f"{name} = {size}" for name, size in sizes.items() if size is not None and size < 1]:
+            raise ValueError(f"MultiHeadAttention: sizes must be at least 1, got {', '.join(small)}")
         if not 0 <= dropout < 1:
             raise ValueError(f"MultiHeadAttention: dropout must be in [0, 1), got {dropout}")
         self.dim, self.heads, self.kv_heads = dim, heads, kv_heads

@@ -132,6 +132,7 @@ def test_parameter_names():
     [
         ({"heads": 3}, "heads must divide dim, got 3 heads for dim 4"),
         ({"heads": 0}, "heads must divide dim, got 0 heads for dim 4"),
+        ({"heads": 2, "head_dim": 0, "vdim": 0, "kdim": 3}, "sizes must be at least 1, got head_dim = 0, vdim = 0"),
         ({"heads": 4, "kv_heads": 3}, "kv_heads must divide heads, got 3 for 4 heads"),
         ({"heads": 2, "vdim": 4}, "vdim is given without kdim"),
         ({"heads": 2, "dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
