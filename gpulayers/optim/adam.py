@@ -32,6 +32,8 @@ class Adam(Optimizer):
         weight_decay: float = 0.0,
         **options: Any,
     ) -> None:
+        if len(betas) != 2:
+            raise ValueError(f"{type(self).__name__}: betas must be two numbers, got {betas}")
         for i, beta in enumerate(betas):
             check_beta(f"{type(self).__name__}: betas[{i}]", beta)
         if not eps > 0:
