@@ -1,0 +1,64 @@
+"""No float64 array appears in a float32 step: NumPy scalars promote in silence, and an array of twice the bytes does
+not change a number that other tests look at."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gpulayers
+from gpulayers.models.gpt import GPT, GPTConfig
+from gpulayers.optim import SGD, AdamW
+from gpulayers.training.loop import train_step
+
+PACKAGE = str(Path(gpulayers.__file__).parent)
+# The norm of a gradient is float64 by design: one number for each piece of memory, and rows at the end of one.
+BY_DESIGN = ("sum_of_squares.py", "update_control.py", "optimizer.py")
+FEW = 8  # a handful of numbers is no array of the step's size
+
+
+class Watch:
+    """While entered, looks at all local variables of each function of the library when it returns."""
+
+    def __enter__(self):
+        self.found = set()
+        sys.setprofile(self.look)
+        return self
+
+    def __exit__(self, *_):
+        sys.setprofile(None)
+
+    def look(self, frame, event, value):
+        file = frame.f_code.co_filename
+        if event != "return" or not file.startswith(PACKAGE) or file.endswith(BY_DESIGN):
+            return
+        for name, local in (*frame.f_locals.items(), ("what it returns", value)):
+            for array in local if isinstance(local, tuple | list) else (local,):
+                if isinstance(array, np.ndarray) and array.dtype == np.float64 and array.size > FEW:
+                    self.found.add(f"{Path(file).name}: {name} of {frame.f_code.co_name}")
+
+
+def step(model, optimizer, rng):
+    ids, targets = rng.integers(0, 11, (2, 4, 16))
+    train_step(model, optimizer, [(0, ids[:2], targets[:2]), (2, ids[2:], targets[2:])], seed=0, k=0)
+
+
+@pytest.mark.parametrize("rotary", [False, True])
+@pytest.mark.parametrize("rule", [SGD, AdamW])
+def test_gpt(rotary, rule, rng):
+    config = GPTConfig(vocab=11, context=16, layers=2, heads=2, dim=16, kv_heads=1, dropout=0.1, rotary=rotary)
+    model = GPT(config, seed=0)
+    optimizer = rule(model, lr=0.1, weight_decay=0.1, l1=0.1, clip_norm=1.0, clip_value=1.0)
+    step(model, optimizer, rng)  # tables of positions are computed in float64, once
+    with Watch() as watch:
+        step(model, optimizer, rng)
+    assert not watch.found
+
+
+def test_the_watch_sees_float64(rng):
+    model = GPT(GPTConfig(vocab=11, context=16, layers=1, heads=2, dim=16), seed=0, dtype="float64")
+    with Watch() as watch:
+        step(model, AdamW(model), rng)
+    for file in ("linear.py", "attention.py", "layernorm.py", "cross_entropy.py", "adam.py"):
+        assert any(found.startswith(file) for found in watch.found), file
