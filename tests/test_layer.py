@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gpulayers.layers.layer import Layer, floating_like, last_axis
+from gpulayers.layers.layer import Layer, floating_input, floating_like, last_axis
 from gpulayers.layers.linear import Linear
 from gpulayers.parameter import Buffer, Parameter, pack
 from gpulayers.storage import FileError
@@ -150,6 +150,24 @@ def test_load_of_another_model_is_one_sentence_and_changes_nothing(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------- the door
+
+
+@pytest.mark.parametrize(
+    ("x", "kind"), [(np.arange(3), "int64"), (np.ones(3, bool), "bool"), ([1.0], "list"), (1.0, "float")]
+)
+def test_floating_input(x, kind):
+    with pytest.raises(TypeError, match=f"Who takes a floating input, got {kind}"):
+        floating_input(x, "Who")
+
+
+def test_floating_input_has_an_axis():
+    with pytest.raises(ValueError, match=r"Who takes an input with at least one axis, got shape \(\)"):
+        floating_input(np.array(1.0), "Who")
+
+
+def test_floating_like_takes_arrays_only():
+    with pytest.raises(TypeError, match="Who takes an array, got list"):
+        floating_like([[1.0]], Parameter(np.zeros(3, np.float32)), "Who")
 
 
 def test_floating_like():

@@ -3,8 +3,7 @@
 import math
 
 from gpulayers.backend import Array
-from gpulayers.layers.elementwise import floating_input
-from gpulayers.layers.layer import Layer
+from gpulayers.layers.layer import Layer, floating_input
 from gpulayers.ops.dropout import dropout
 from gpulayers.step import Key, Train
 

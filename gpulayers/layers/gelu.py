@@ -1,8 +1,7 @@
 """GELU: y = x Phi(x), exact or by the tanh formula."""
 
 from gpulayers.backend import Array
-from gpulayers.layers.elementwise import floating_input
-from gpulayers.layers.layer import Layer
+from gpulayers.layers.layer import Layer, floating_input
 from gpulayers.ops.elementwise import multiply
 from gpulayers.ops.gelu import gelu, gelu_with_derivative
 from gpulayers.step import Train

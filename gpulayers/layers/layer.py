@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gpulayers import storage
-from gpulayers.backend import Array, to_numpy
+from gpulayers.backend import Array, is_array, is_floating, to_numpy
 from gpulayers.parameter import Buffer, Parameter
 
 
@@ -133,8 +133,18 @@ class Layer:
         return self
 
 
+def floating_input(x: Array, who: str) -> None:
+    """Refuse what has no gradient (ids, counts, masks), and 0-d arrays, which NumPy's functions turn into scalars."""
+    if not is_array(x) or not is_floating(x.dtype):
+        raise TypeError(f"{who} takes a floating input, got {x.dtype if is_array(x) else type(x).__name__}")
+    if x.ndim == 0:
+        raise ValueError(f"{who} takes an input with at least one axis, got shape ()")
+
+
 def floating_like(x: Array, parameter: Parameter, who: str) -> None:
     """Refuse an input whose dtype is not the parameters': a silent promotion would double the memory or lose digits."""
+    if not is_array(x):
+        raise TypeError(f"{who} takes an array, got {type(x).__name__}")
     if x.dtype != parameter.dtype:
         raise TypeError(
             f"{who} has {parameter.dtype} parameters and got a {x.dtype} input; "

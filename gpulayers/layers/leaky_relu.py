@@ -1,8 +1,7 @@
 """LeakyReLU: a small slope on the negative side."""
 
 from gpulayers.backend import Array
-from gpulayers.layers.elementwise import floating_input
-from gpulayers.layers.layer import Layer
+from gpulayers.layers.layer import Layer, floating_input
 from gpulayers.ops.relu import leaky_relu, leaky_relu_backward
 from gpulayers.step import Train
 

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gpulayers import initialize
-from gpulayers.backend import Array, device_of, is_floating, to_device
+from gpulayers.backend import Array, device_of, to_device
 from gpulayers.initialize import Init, Rng
-from gpulayers.layers.layer import Layer, floating_like
+from gpulayers.layers.layer import Layer, floating_input, floating_like
 from gpulayers.ops.add import add
 from gpulayers.ops.rotary import angles, table_rows
 from gpulayers.ops.sum_rows import sum_rows
@@ -17,8 +17,7 @@ from gpulayers.step import Train
 
 
 def _check(x: Array, dim: int, who: str) -> None:
-    if not is_floating(x.dtype):
-        raise TypeError(f"{who} takes a floating input, got {x.dtype}")
+    floating_input(x, who)
     if x.ndim != 3 or x.shape[-1] != dim:
         raise ValueError(f"{who} takes an input of shape (B, T, {dim}), got {x.shape}")
 

@@ -3,8 +3,7 @@
 import numpy as np
 
 from gpulayers.backend import Array
-from gpulayers.layers.elementwise import floating_input
-from gpulayers.layers.layer import Layer, floating_like, last_axis
+from gpulayers.layers.layer import Layer, floating_input, floating_like, last_axis
 from gpulayers.ops.op import as_rows
 from gpulayers.ops.relu import prelu, prelu_backward
 from gpulayers.parameter import Parameter

@@ -1,8 +1,7 @@
 """ReLU: y = max(x, 0)."""
 
 from gpulayers.backend import Array
-from gpulayers.layers.elementwise import floating_input
-from gpulayers.layers.layer import Layer
+from gpulayers.layers.layer import Layer, floating_input
 from gpulayers.ops.relu import relu, relu_backward
 from gpulayers.step import Train
 

@@ -1,7 +1,7 @@
 """Rotary: positions as rotations of queries and keys."""
 
-from gpulayers.backend import Array, is_floating
-from gpulayers.layers.layer import Layer, last_axis
+from gpulayers.backend import Array
+from gpulayers.layers.layer import Layer, floating_input, last_axis
 from gpulayers.ops.rotary import rotary, rotary_tables
 from gpulayers.step import Train
 
@@ -22,9 +22,8 @@ class Rotary(Layer):
         self.dim, self.base = dim, float(base)
 
     def forward(self, x: Array, train: Train | None = None, *, start: int = 0) -> tuple[Array, int]:
+        floating_input(x, "Rotary")
         last_axis(x, self.dim, "Rotary")
-        if not is_floating(x.dtype):
-            raise TypeError(f"Rotary takes a floating input, got {x.dtype}")
         if x.ndim != 4:
             raise ValueError(f"Rotary takes an input of shape (B, T, H, {self.dim}), got {x.shape}")
         cos, sin = rotary_tables(x.shape[1], self.dim, self.base, like=x, start=start)

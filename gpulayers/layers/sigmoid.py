@@ -1,8 +1,7 @@
 """Sigmoid: y = 1 / (1 + exp(-x))."""
 
 from gpulayers.backend import Array
-from gpulayers.layers.elementwise import floating_input
-from gpulayers.layers.layer import Layer
+from gpulayers.layers.layer import Layer, floating_input
 from gpulayers.ops.sigmoid import sigmoid, sigmoid_backward
 from gpulayers.step import Train
 

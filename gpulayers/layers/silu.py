@@ -1,8 +1,7 @@
 """SiLU: y = x / (1 + exp(-x)), also called Swish."""
 
 from gpulayers.backend import Array
-from gpulayers.layers.elementwise import floating_input
-from gpulayers.layers.layer import Layer
+from gpulayers.layers.layer import Layer, floating_input
 from gpulayers.ops.elementwise import multiply
 from gpulayers.ops.sigmoid import silu, silu_with_derivative
 from gpulayers.step import Train

@@ -1,7 +1,7 @@
 """Softmax: positive values that sum to 1 along an axis."""
 
-from gpulayers.backend import Array, array_module, is_floating
-from gpulayers.layers.layer import Layer
+from gpulayers.backend import Array, array_module
+from gpulayers.layers.layer import Layer, floating_input
 from gpulayers.ops.op import as_rows
 from gpulayers.ops.softmax import softmax, softmax_backward
 from gpulayers.step import Train
@@ -30,8 +30,7 @@ class Softmax(Layer):
 
 def rows_along(x: Array, axis: int, who: str) -> Array:
     """(rows, size of `axis`): the slices of x along `axis`."""
-    if not is_floating(x.dtype):
-        raise TypeError(f"{who} takes a floating input, got {x.dtype}")
+    floating_input(x, who)
     if not -x.ndim <= axis < x.ndim:
         raise ValueError(f"{who} works along axis {axis}, which an input of shape {x.shape} does not have")
     return as_rows(array_module(x).moveaxis(x, axis, -1))
