@@ -52,6 +52,8 @@ def replacing(path: StrPath) -> Iterator[BinaryIO]:
     If the block or the disk fails, `path` is as it was and the temporary file is gone. Raises FileError.
     """
     path = Path(path)
+    if not path.name:
+        raise FileError(f"cannot write {path}: it is a folder")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
@@ -145,14 +147,16 @@ def load_tensors(path: StrPath, prefix: str = "") -> tuple[dict[str, np.ndarray]
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
-    if not path.is_file():
-        raise FileError(f"{path} does not exist" if not path.exists() else f"{path} is not a file")
     try:
+        if not path.is_file():
+            raise FileError(f"{path} does not exist" if not path.exists() else f"{path} is not a file")
         with safe_open(path, framework="numpy") as file:
             metadata = dict(file.metadata() or {})
             names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 it is no dictionary
             tensors = {name: file.get_tensor(name) for name in names}
         damaged = _damaged(tensors, metadata.pop(CHECKSUMS, None))
+    except FileError:
+        raise
     except SafetensorError as error:
         raise FileError(f"{path} is not a whole safetensors file ({error})") from error
     except Exception as error:  # whatever else a strange header leads to: a dtype or a shape that NumPy does not have

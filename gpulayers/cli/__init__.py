@@ -51,12 +51,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (TrainingError, ProfilerFailed) as error:
         return complain(error, 1)
     except MemoryError as error:
-        return complain(f"not enough memory ({error}): a smaller --batch or more --accumulate needs less", 2)
+        return complain(
+            f"not enough memory ({error}): a smaller model, a smaller --batch or more --accumulate needs less", 2
+        )
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:  # a folder that may not be entered, a name that is too long: no reader foresees all
+        return complain(f"{error.strerror or error}: {error.filename}" if error.filename else error, 2)
 
 
 def complain(error: object, status: int) -> int:

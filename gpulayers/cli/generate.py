@@ -24,7 +24,9 @@ class GenerateOptions:
         None, "best (by validation loss), last, or a file of the run", metavar="best|last|FILE", default_text="best"
     )
     backend: str = option("numpy", "numpy: the CPU; cupy: an NVIDIA GPU", choices=("numpy", "cupy"))
-    threads: int | None = option(None, "CPU threads for matrix products", at_least=1, default_text="as in training")
+    threads: int | None = option(
+        None, "CPU threads for matrix products", at_least=1, at_most=4096, default_text="as in training"
+    )
 
 
 def add_parser(commands: Any, words: list[str]) -> Parser:

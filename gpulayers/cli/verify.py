@@ -74,7 +74,7 @@ def bar(cases: list[Any]) -> Any:
 def check_writable(path: str) -> None:
     """Say before the minutes of work that the result could not be kept. Raises FileError."""
     folder = os.path.dirname(os.path.abspath(path))
-    if os.path.isdir(path):
+    if os.path.isdir(path or "."):
         raise FileError(f"cannot write {path}: it is a folder")
     if not os.access(folder, os.W_OK):
         raise FileError(f"cannot write {path}: {folder} is not a folder that can be written to")

@@ -5,6 +5,7 @@ A text stays as it is: no newline is converted, and a byte order mark is a chara
 
 import hashlib
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -62,14 +63,19 @@ def python_documentation() -> str:
 
 def read_text(path: Path) -> str:
     """The characters of one UTF-8 file. Raises DataError."""
-    if path.is_dir():
-        raise DataError(f"data file {path} is a folder")
     try:
-        content = path.read_bytes()
+        mode = path.stat().st_mode
+        content = path.read_bytes() if stat.S_ISREG(mode) else b""
     except FileNotFoundError:
         raise DataError(f"data file {path} does not exist") from None
     except OSError as error:
         raise DataError(f"data file {path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # a NUL in the name
+        raise DataError(f"data file {str(path)!r} cannot be read: {error}") from error
+    if stat.S_ISDIR(mode):
+        raise DataError(f"data file {path} is a folder")
+    if not stat.S_ISREG(mode):  # a pipe can be read once, and is waited for
+        raise DataError(f"data file {path} is a pipe or a device: give a file, which a resumed run can read again")
     if not content:
         raise DataError(f"data file {path} is empty")
     try:

@@ -23,6 +23,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 
+MOST_STEPS = 10_000_000  # the optimizer keeps a table of the rates, because a step on a GPU cannot ask the host
+
+
 @dataclass(frozen=True)
 class Schedule:
     """`schedule(k)` is the factor of update k.
@@ -38,6 +41,8 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise ValueError(f"{self.name} schedule: steps must be at least 1, got {self.steps}")
+        if self.steps > MOST_STEPS:
+            raise ValueError(f"{self.name} schedule: steps must be at most {MOST_STEPS}, got {self.steps}")
         if not 0 <= self.warmup <= self.steps:
             raise ValueError(f"{self.name} schedule: warmup must be in 0..steps = {self.steps}, got {self.warmup}")
 
@@ -51,8 +56,8 @@ class Schedule:
 
 
 def constant(steps: int = 1, warmup: int = 0) -> Schedule:
-    """The full rate after the warm-up."""
-    return Schedule("constant", max(steps, warmup), warmup, lambda k: 1.0)
+    """The full rate after the warm-up; `steps` may be any number."""
+    return Schedule("constant", max(1, warmup), warmup, lambda k: 1.0)
 
 
 def linear(steps: int, warmup: int = 0, final: float = 0.0) -> Schedule:

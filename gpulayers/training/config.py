@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpulayers.optim import SCHEDULES
+from gpulayers.optim.schedule import MOST_STEPS
 from gpulayers.storage import StrPath, write_atomically
 from gpulayers.training.options import ConfigError, as_table, option, suggestion, with_table
 
@@ -30,10 +31,10 @@ class GPTOptions:
     as many steps to look further back than one byte: training loss 2.39 against 1.68 after 650 steps of 512 bytes.
     """
 
-    layers: int = option(4, "transformer blocks", at_least=1)
+    layers: int = option(4, "transformer blocks", at_least=1, at_most=10_000)
     heads: int = option(3, "attention heads; they share out dim", at_least=1)
     kv_heads: int | None = option(None, "key/value heads; must divide heads", at_least=1, default_text="as heads")
-    dim: int = option(96, "width of the network", at_least=1)
+    dim: int = option(96, "width of the network", at_least=1, at_most=2**20)
     context: int = option(128, "longest sequence of tokens that the model sees", at_least=1)
     dropout: float = option(0.0, "share of activations that are dropped in training", at_least=0, below=1)
     bias: bool = option(True, "biases in linear layers and norms")
@@ -55,7 +56,7 @@ class OptimizerOptions:
     """How parameters move."""
 
     name: str = option("adamw", "update rule", choices=("adamw", "adam", "sgd"), flag="--optimizer")
-    lr: float = option(2e-3, "learning rate at its highest", at_least=0)
+    lr: float = option(2e-3, "learning rate at its highest", at_least=0, at_most=1e30)
     schedule: str = option("cosine", "course of the learning rate", choices=tuple(SCHEDULES))
     schedule_steps: int | None = option(
         None, "steps until the schedule has run out; fixed for the life of a run", at_least=1, default_text="as steps"
@@ -84,6 +85,13 @@ class OptimizerOptions:
         warmup = horizon // 20 if self.warmup is None else self.warmup
         if warmup > horizon:
             raise ConfigError(f"warmup must be at most schedule_steps, got {warmup} and {horizon}")
+        if horizon > MOST_STEPS and self.schedule != "constant":
+            raise ConfigError(
+                f"schedule_steps (by default steps) must be at most {MOST_STEPS}, got {horizon}; "
+                f"a longer run takes --schedule constant, or goes on at the last rate"
+            )
+        if warmup > MOST_STEPS:
+            raise ConfigError(f"warmup must be at most {MOST_STEPS}, got {warmup}")
         if self.nesterov and self.momentum == 0:
             raise ConfigError("nesterov needs a momentum above 0")
         step_size = self.lr_step_size or max(1, -(-(horizon - warmup) // 3))
@@ -95,7 +103,7 @@ class TrainingOptions:
     """How long, how much at a time, and where."""
 
     steps: int = option(2000, "steps in all", at_least=0)
-    batch: int = option(4, "sequences in a step", at_least=1)
+    batch: int = option(4, "sequences in a step", at_least=1, at_most=2**31 - 1)
     accumulate: int = option(
         1, "parts that a step's batch is computed in: less memory, the same result to rounding", at_least=1
     )
@@ -108,7 +116,9 @@ class TrainingOptions:
         "numpy: the CPU; cupy: an NVIDIA GPU; emulated: a GPU's kernels on the CPU, slowly, every access checked",
         choices=("numpy", "cupy", "emulated"),
     )
-    threads: int | None = option(None, "CPU threads for matrix products", at_least=1, default_text="all cores")
+    threads: int | None = option(
+        None, "CPU threads for matrix products", at_least=1, at_most=4096, default_text="all cores"
+    )
     eval_every: int = option(400, "steps between measurements on the validation part; 0: only at the end", at_least=0)
     eval_tokens: int = option(65536, "validation tokens that are measured, at most", at_least=1)
     sample_every: int = option(500, "steps between samples; 0: none", at_least=0)
@@ -197,8 +207,10 @@ def read_toml(path: StrPath) -> dict[str, Any]:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # not TOML, not UTF-8, or a number with thousands of digits
         raise ConfigError(f"{os.fspath(path)} is not a TOML file: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{os.fspath(path)} is nested too deep for a settings file") from error
 
 
 def available_cores() -> int:

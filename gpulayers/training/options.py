@@ -94,7 +94,10 @@ def check(field: Field, value: Any, origin: str) -> Any:
             raise ConfigError(f"{origin} takes a list of texts, got {value!r}")
         return tuple(value)
     if expected is float and type(value) is int:
-        value = float(value)
+        try:
+            value = float(value)
+        except OverflowError:
+            value = math.inf if value > 0 else -math.inf
     if type(value) is not expected:
         raise ConfigError(f"{origin} takes {WORDS[expected]}, got {value!r}")
     if expected is float and not math.isfinite(value):

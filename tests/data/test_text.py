@@ -69,6 +69,18 @@ def test_a_folder_or_no_file_at_all(tmp_path):
         load_corpus([])
 
 
+def test_a_name_that_no_file_can_have():
+    with pytest.raises(DataError, match="cannot be read: embedded null byte"):
+        load_corpus(["a\0b"])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with a name")
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="pipe is a pipe or a device: give a file"):
+        load_corpus([tmp_path / "pipe"])
+
+
 @pytest.mark.skipif(os.name == "nt" or not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads everything")
 def test_an_unreadable_file(tmp_path):
     path = tmp_path / "x.txt"

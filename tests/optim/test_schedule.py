@@ -73,6 +73,7 @@ def test_inverse_square_root():
 def test_constant_needs_no_horizon():
     schedule = make_schedule("constant", 1)
     assert [schedule(k) for k in (0, 1, 100)] == [1, 1, 1]
+    assert make_schedule("constant", 10**12, 3).steps == 3  # so that its table of rates is short
 
 
 @pytest.mark.parametrize(
@@ -81,6 +82,7 @@ def test_constant_needs_no_horizon():
         ("exponential", {}, "unknown schedule 'exponential'; there are constant, linear, cosine, step"),
         ("cosine", {"gamma": 0.5}, "the cosine schedule has no option gamma; it takes steps, warmup, final"),
         ("cosine", {"steps": 0}, "cosine schedule: steps must be at least 1, got 0"),
+        ("cosine", {"steps": 10**9}, "cosine schedule: steps must be at most 10000000, got 1000000000"),
         ("linear", {"warmup": 11}, "linear schedule: warmup must be in 0..steps = 10, got 11"),
         ("linear", {"warmup": -1}, "linear schedule: warmup must be in"),
         ("linear", {"final": 1.5}, "linear schedule: final must be in 0..1"),

@@ -98,8 +98,19 @@ def test_not_a_toml_file(tmp_path):
     with pytest.raises(ConfigError, match=r"a.toml is not a TOML file"):
         read_toml(tmp_path / "a.toml")
     (tmp_path / "b.toml").write_bytes(b"\xff")
+    (tmp_path / "deep.toml").write_text("a = " + "[" * 5000, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"deep.toml is nested too deep"):
+        read_toml(tmp_path / "deep.toml")
+    (tmp_path / "long.toml").write_text("[training]\nseed = " + "9" * 5000, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"long.toml is not a TOML file"):
+        read_toml(tmp_path / "long.toml")
     with pytest.raises(ConfigError, match=r"b.toml is not a TOML file"):
         read_toml(tmp_path / "b.toml")
+
+
+def test_a_whole_number_beyond_every_float():
+    with pytest.raises(ConfigError, match=r"lr in \[optimizer\] of a.toml takes a finite number, got inf"):
+        Config().updated({"optimizer": {"lr": 10**400}}, "a.toml")
 
 
 @pytest.mark.parametrize(
