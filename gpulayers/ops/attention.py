@@ -127,6 +127,12 @@ def _sum_groups(per_query_head: Array, into: Array) -> None:
     into[...] = per_query_head.reshape(B, K, H // K, S, size).sum(axis=2).swapaxes(1, 2)
 
 
+def _grouped(x: Array, K: int) -> Array:
+    """A view (B, length, heads, size) -> (B, K, heads / K, length, size)."""
+    B, length, heads, size = x.shape
+    return x.reshape(B, length, K, heads // K, size).transpose(0, 2, 3, 1, 4)
+
+
 # ------------------------------------------------------------------------------------------------- cpu
 #
 # A few heads of one sample and a block of queries at a time, so that the scores stay in cache. All products take views
@@ -146,12 +152,6 @@ def _blocks(T: int, S: int, K: int, G: int, causal: bool) -> Iterator[tuple[slic
         for start in range((T - 1) // t * t, -1, -t):
             stop = min(start + t, T)
             yield slice(head, min(head + heads, K)), slice(start, stop), max(0, stop + S - T) if causal else S
-
-
-def _heads(x: np.ndarray, K: int) -> np.ndarray:
-    """A view (length, heads, size) -> (K, heads / K, length, size)."""
-    length, heads, size = x.shape
-    return x.reshape(length, K, heads // K, size).transpose(1, 2, 0, 3)
 
 
 def _biases(hide: Array, causal: bool, B: int, T: int, S: int, K: int, dtype: np.dtype) -> Iterator[np.ndarray | None]:
@@ -192,10 +192,11 @@ def _forward_cpu(
     if S == 0:
         out.fill(0)
     samples = B if T and S else 0
+    q, k, v, out_heads = (_grouped(x, K) for x in (q, k, v, out))
     with np.errstate(invalid="ignore", over="ignore"):  # of hidden scores; what is visible comes out as NaN anyway
         for n, bias in enumerate(_biases(hide, causal, samples, T, S, K, q.dtype)):
             w, inv_n = weights[n if save else 0].reshape(K, G, T, S), inverse[n].reshape(K, G, T)
-            q_n, k_n, v_n, out_n = (_heads(x[n], K) for x in (q, k, v, out))
+            q_n, k_n, v_n, out_n = q[n], k[n], v[n], out_heads[n]
             keep = _keep_sample(key, p, n, w.shape)
             for heads, rows, seen in _blocks(T, S, K, G, causal):
                 inv, o = inv_n[heads, :, rows], out_n[heads, :, rows]
@@ -260,10 +261,10 @@ def _backward_cpu(
         for gradient in (dq, dk, dv):
             gradient[...] = 0
         return dq, dk, dv
+    grouped = [_grouped(x, K) for x in (q, k, v, out, dout, dq, dk, dv)]
     for n in range(B):
         w, inv = weights[n].reshape(K, G, T, S), inverse[n].reshape(K, G, T, 1)
-        q_n, k_n, v_n, out_n, dout_n = (_heads(x[n], K) for x in (q, k, v, out, dout))
-        dq_n, dk_n, dv_n = (_heads(x[n], K) for x in (dq, dk, dv))
+        q_n, k_n, v_n, out_n, dout_n, dq_n, dk_n, dv_n = (x[n] for x in grouped)
         keep = _keep_sample(key, p, n, w.shape)
         for heads, rows, seen in _blocks(T, S, K, G, causal):
             first = rows.stop == T  # the last queries see all keys: they write dk and dv, the others add
@@ -342,12 +343,6 @@ def _backward_cuda(
         right = _grouped(right, K).reshape(B, K, H // K * T, right.shape[-1])  # a copy if heads are grouped
         matmul(left.reshape(B, K, H // K * T, S).swapaxes(-1, -2), right, out=into.swapaxes(1, 2))
     return dq, dk, dv
-
-
-def _grouped(x: Array, K: int) -> Array:
-    """A view (B, length, heads, size) -> (B, K, heads / K, length, size)."""
-    B, length, heads, size = x.shape
-    return x.reshape(B, length, K, heads // K, size).transpose(0, 2, 3, 1, 4)
 
 
 attention = Op("attention", reference=_forward_reference, cpu=_forward_cpu, cuda=_forward_cuda)
