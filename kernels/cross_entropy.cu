@@ -2,9 +2,9 @@
 //
 // Fused: maximum and sum of exponentials in one pass over the row (online softmax), then loss and gradient in a second. A
 // row that fits in shared memory is kept there in between, so global memory is read once and written once: 2 itemsize bytes
-// an element; a longer row is read twice. Two exponentials an element: at bfloat16, by an H100's data sheet, about half of the time
-// that the bytes take; so the sum is rescaled by pack, not by element. The target's own term is added by one thread at
-// the end: comparing every index with the target would cost two instructions an element.
+// an element; a longer row is read twice. Two exponentials an element would take about half of the time that the bytes take
+// (bfloat16, an H100's data sheet), so the sum is rescaled by pack, not by element. The target's own term is added by one
+// thread at the end: comparing every index with the target would cost two instructions an element.
 #include "rows.cuh"
 
 constexpr int UNROLL = 4;  // packs that a thread has in flight
