@@ -106,6 +106,11 @@ class Parameter:
         clone._grad = None if self._grad is None else self._grad.copy()
         return clone
 
+    def __reduce__(self) -> Any:
+        """Pickled, for another process say, it leaves flat memory, gradient and master behind: views of one buffer come
+        back as copies, and an optimizer would update the buffer alone."""
+        return Parameter, (self.data, self.trainable)
+
     def __repr__(self) -> str:
         return f"Parameter(shape={self.shape}, dtype={self.dtype}{'' if self.trainable else ', frozen'})"
 
@@ -244,6 +249,9 @@ class Flat:
             for (_, new), (_, old, _, _) in zip(named, self.segments, strict=True):
                 new._grad_is_zero = old._grad_is_zero
         return clone
+
+    def __reduce__(self) -> Any:
+        raise TypeError("an optimizer and its flat memory cannot be pickled: pass on the model and both state_dicts")
 
 
 def pack(model: "Layer") -> Flat:
