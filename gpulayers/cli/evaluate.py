@@ -4,29 +4,21 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
-from threadpoolctl import threadpool_limits
-
 from gpulayers.cli.arguments import Parser, add_options, given
+from gpulayers.cli.saved import add_saved, opened
 from gpulayers.data import DataError, encode_split, load_corpus, validation_windows
 from gpulayers.training.evaluate import evaluate
 from gpulayers.training.options import option
-from gpulayers.training.run import Saved, open_saved
+from gpulayers.training.run import Saved
 from gpulayers.training.tasks import validation_batches
 
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """What to measure, and which model."""
+    """What to measure."""
 
     files: tuple[str, ...] = option(
         (), "UTF-8 text files, measured whole", flag="--data", metavar="FILE", default_text="the run's validation part"
-    )
-    checkpoint: str | None = option(
-        None, "best (by validation loss), last, or a file of the run", metavar="best|last|FILE", default_text="best"
-    )
-    backend: str = option("numpy", "numpy: the CPU; cupy: an NVIDIA GPU", choices=("numpy", "cupy"))
-    threads: int | None = option(
-        None, "CPU threads for matrix products", at_least=1, at_most=4096, default_text="as in training"
     )
 
 
@@ -37,16 +29,15 @@ def add_parser(commands: Any, words: list[str]) -> Parser:
         help="measure a trained model",
         description="Print the loss, perplexity and bits a byte of a trained model, as training measures them.",
     )
-    parser.add_argument("run", metavar="RUN", help="a run folder or a checkpoint file")
-    add_options(parser, EvaluateOptions(), "evaluate")
+    add_options(parser.add_argument_group("text"), EvaluateOptions(), "evaluate")
+    add_saved(parser)
     return parser
 
 
 def run(namespace: argparse.Namespace) -> int:
     options = EvaluateOptions(**given(namespace, "evaluate", EvaluateOptions()))
-    saved = open_saved(namespace.run, options.checkpoint, options.backend)
-    name, batches = whole_files(saved, options.files) if options.files else validation_part(saved)
-    with threadpool_limits(options.threads or saved.config.training.threads, "blas"):
+    with opened(namespace) as saved:
+        name, batches = whole_files(saved, options.files) if options.files else validation_part(saved)
         result = evaluate(saved.model, batches, saved.tokenizer)
     print(f"checkpoint      {saved.path} (step {saved.step})")
     print(f"text            {name}")

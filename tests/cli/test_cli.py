@@ -312,6 +312,13 @@ def test_generate(trained, capfd):
     assert run(capfd, *arguments, "--temperature", 0).out == run(capfd, *arguments, "--top-k", 1).out
 
 
+def test_a_saved_model_on_a_gpu(trained, capfd):
+    """On the emulated one; the words of --temperature 0 do not hang on rounding here."""
+    options = ["--prompt", "9 bottles", "--tokens", 4, "--temperature", 0]
+    on_cpu, on_gpu = (run(capfd, "generate", trained, *options, "--backend", b).out for b in ("numpy", "emulated"))
+    assert on_gpu == on_cpu
+
+
 def test_generate_from_any_checkpoint(trained, capfd):
     options = ["--tokens", 30, "--temperature", 0]
     best, last = (run(capfd, "generate", trained, *options, "--checkpoint", c).out for c in ("best", "last"))
