@@ -12,6 +12,7 @@ from gpulayers.layers.layer import Layer
 from gpulayers.ops.op import Op
 from gpulayers.parameter import Buffer, Parameter
 from gpulayers.step import Train
+from gpulayers.verify.tolerances import GRADIENT, LAYER
 
 
 def floating(x: Any) -> bool:
@@ -30,7 +31,7 @@ def check_layer(
     tied: a parameter is used twice in one pass. Two passes then add up as ((a + b) + c) + d, not (a + b) + (c + d),
     so their sum is compared to rounding instead of bit for bit.
     """
-    gradcheck(make(), *inputs, train=train, tolerance=1e-6, **options)
+    gradcheck(make(), *inputs, train=train, tolerance=GRADIENT, **options)
     layer = make().to(dtype="float64")
     check_two_passes(layer, inputs, train, options, tied)
     check_nothing_left(layer)
@@ -118,7 +119,7 @@ def check_float32(layer: Layer, inputs: tuple, train: Train | None, options: dic
         ):  # 0 in theory, such as the bias of attention's keys: rounding is all there is
             assert np.abs(a).max(initial=0) < 1e-5
             continue
-        assert_close(a, b, "float32", factor=5)  # a layer is several ops, each with its own rounding
+        assert_close(a, b, "float32", factor=LAYER)
 
 
 def check_op(op: Op, *args: Any, factor: float = 1.0, **options: Any) -> None:

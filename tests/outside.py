@@ -9,9 +9,10 @@ import numpy as np
 from tolerances import assert_close
 
 from gpulayers.layers.layer import Layer
+from gpulayers.verify.tolerances import LAYER
 
 DTYPES = ["float64", "float32"]
-FACTOR = {"float64": 100, "float32": 5}  # 1e-10, and what `check_layer` allows a layer of several ops
+FACTOR = {"float64": 100, "float32": LAYER}  # 1e-10, and what `check_layer` allows a layer of several ops
 
 Arrays = dict[str, np.ndarray]
 
