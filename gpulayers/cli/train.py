@@ -3,14 +3,13 @@
 import argparse
 import contextlib
 import dataclasses
-import sys
 from collections.abc import Iterator
 from typing import Any
 
-from gpulayers.cli.arguments import Parser, UsageError, add_options, given
+from gpulayers.cli.arguments import Parser, UsageError, add_options, given, say
 from gpulayers.profiling.trace import Trace, check_writable, trace
 from gpulayers.profiling.training import calls
-from gpulayers.training.config import DEFAULTS, TABLES, Config, read_toml
+from gpulayers.training.config import DEFAULTS, TABLES, Config, read_toml, tiny
 from gpulayers.training.loop import Trainer
 from gpulayers.training.options import fields, flag, suggestion
 from gpulayers.training.run import resume, start
@@ -42,6 +41,9 @@ def add_parser(commands: Any, words: list[str]) -> Parser:
     )
     run.add_argument(
         "--resume", metavar="RUN", help="go on with a run; takes only --steps, --backend, --threads and --trace"
+    )
+    run.add_argument(
+        "--tiny", action="store_true", help="start from the smallest sizes (also the default with --backend emulated)"
     )
     run.add_argument("--trace", metavar="FILE", help="write where the time goes, for ui.perfetto.dev")
     for title in TABLES:
@@ -87,11 +89,14 @@ def recording(trainer: Trainer, file: str | None) -> Iterator[None]:
 
 
 def config_from(namespace: argparse.Namespace) -> Config:
-    """The defaults, then the file, then the command line."""
+    """The defaults (or those of --tiny, also on the emulated device), then the file, then the command line."""
     config = DEFAULTS[namespace.task]
-    if namespace.config is not None:
-        config = config.updated(read_toml(namespace.config), namespace.config)
     changes = {title: given(namespace, title, getattr(config, title)) for title in TABLES}
+    content = {} if namespace.config is None else read_toml(namespace.config)
+    backend = changes["training"].get("backend", config.updated(content, str(namespace.config)).training.backend)
+    if namespace.tiny or backend == "emulated":
+        config = tiny(config)
+    config = config.updated(content, str(namespace.config))
     tables = {title: dataclasses.replace(getattr(config, title), **values) for title, values in changes.items()}
     return dataclasses.replace(config, **tables)
 
@@ -100,7 +105,7 @@ def resume_options(namespace: argparse.Namespace) -> dict[str, Any]:
     """steps, backend and threads. Raises UsageError for any option that was fixed when the run started."""
     names = {f"{title}.{name}": field for title in TABLES for name, field in fields(table_of(namespace, title)).items()}
     refused = [flag(names[name]) for name in vars(namespace) if name in names and name not in WITH_RESUME]
-    refused += [f"--{name}" for name in ("out", "config") if getattr(namespace, name) is not None]
+    refused += [f"--{name}" for name in ("out", "config", "tiny") if getattr(namespace, name)]
     if refused:
         raise UsageError(f"--resume takes only --steps, --backend, --threads and --trace, not {', '.join(refused)}")
     return given(namespace, "training", table_of(namespace, "training"))
@@ -108,7 +113,3 @@ def resume_options(namespace: argparse.Namespace) -> dict[str, Any]:
 
 def table_of(namespace: argparse.Namespace, title: str) -> Any:
     return getattr(DEFAULTS[namespace.task], title)
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

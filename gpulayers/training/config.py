@@ -201,6 +201,15 @@ class Config:
 DEFAULTS = {"gpt": Config()}  # what a run of each task is made from when nothing else is said
 
 
+def tiny(config: Config) -> Config:
+    """The smallest run that still goes through everything: what `--tiny` and the emulated device start from."""
+    return dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, layers=1, heads=2, dim=32, context=16),
+        training=dataclasses.replace(config.training, steps=5, batch=2, eval_tokens=64, sample_tokens=8),
+    )
+
+
 def read_toml(path: StrPath) -> dict[str, Any]:
     """The content of a TOML file. Raises ConfigError."""
     try:

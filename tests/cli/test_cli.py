@@ -4,7 +4,8 @@ import pytest
 from tiny_run import TEXT, assert_same_run, lines, words
 
 import gpulayers
-from gpulayers.cli import main
+from gpulayers.cli import main, parse
+from gpulayers.cli.train import config_from
 from gpulayers.storage import load_tensors
 from gpulayers.training import loop
 from gpulayers.training.checkpoint import load_checkpoint
@@ -392,3 +393,20 @@ def test_evaluate_notices_changed_data(tmp_path, no_picture, capfd):
     (tmp_path / "beer.txt").write_text(TEXT + "one more")
     assert "its digest differs; name files by --data" in sentence(capfd, "evaluate", tmp_path / "run")
     assert "tokens" in run(capfd, "evaluate", tmp_path / "run", "--data", tmp_path / "beer.txt").out
+
+
+def test_tiny_is_a_start_that_options_and_files_change(tmp_path):
+    words = ["train", "--tiny", "--dim", "8", "--config", str(tmp_path / "some.toml")]
+    (tmp_path / "some.toml").write_text("[training]\nbatch = 3\n")
+    namespace = parse(words)
+    config = config_from(namespace)
+    assert (config.model.layers, config.model.dim, config.model.context, config.training.batch) == (1, 8, 16, 3)
+
+
+def test_the_emulated_device_starts_tiny(tmp_path):
+    (tmp_path / "some.toml").write_text('[training]\nbackend = "emulated"\n')
+    for command in (["train", "--backend", "emulated"], ["train", "--config", str(tmp_path / "some.toml")]):
+        config = config_from(parse(command))
+        assert (config.model.dim, config.training.batch) == (32, 2)
+    command = ["train", "--backend", "numpy", "--config", str(tmp_path / "some.toml")]
+    assert config_from(parse(command)).model.dim == 96
