@@ -13,6 +13,7 @@ assert (package / "py.typed").is_file(), "py.typed is missing"
 
 wanted = {p.name for p in Path(sys.argv[1]).iterdir() if p.suffix in (".cu", ".cuh")}
 found = {p.name for p in kernel_folder().iterdir()}
-assert wanted and wanted <= found, f"the wheel lacks {sorted(wanted - found)}"
+assert wanted, f"no kernel files in {sys.argv[1]}"
+assert wanted <= found, f"the wheel lacks {sorted(wanted - found)}"
 assert not (kernel_folder() / "__init__.py").exists(), "kernels/__init__.py would shadow another package"
 print(f"the wheel holds {len(wanted)} kernel file(s) and imports from {package}")
