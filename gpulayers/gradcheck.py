@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulayers.backend import is_floating
+from gpulayers.backend import is_array, is_floating, to_numpy
 from gpulayers.layers.layer import Layer
 from gpulayers.step import Train
 
@@ -39,8 +39,9 @@ def gradcheck(
 ) -> float:
     """Check all gradients of a layer, or of a loss `f(x, ...) -> (loss, dx)`, by finite differences in float64.
 
-    inputs: NumPy arrays; floating ones are checked, integers and booleans passed through. options: keyword arguments of
-    forward. A float64 copy of the layer is checked; the layer itself is not touched.
+    inputs: arrays; floating ones are checked, integers and booleans passed through. options: keyword arguments of
+    forward. What is checked is a copy of the layer in float64 on the CPU, wherever the layer and the arrays are; the
+    layer itself is not touched.
 
     Returns the relative error along the random direction. Raises GradientError when it is above `tolerance`, when
     forward writes its inputs, or when backward writes dy.
@@ -53,9 +54,9 @@ class _Check:
 
     def __init__(self, layer: Any, inputs: tuple[Any, ...], train: Train | None, seed: int, options: dict) -> None:
         self.name = type(layer).__name__ if isinstance(layer, Layer) else getattr(layer, "__name__", str(layer))
-        self.layer = copy.deepcopy(layer).to(dtype=np.float64) if isinstance(layer, Layer) else layer
-        self.inputs = [_float64(x) for x in inputs]
-        self.train, self.options = train, options
+        self.layer = copy.deepcopy(layer).to("numpy", np.float64) if isinstance(layer, Layer) else layer
+        self.inputs = [_float64(_on_cpu(x)) for x in inputs]
+        self.train, self.options = train, {name: _on_cpu(value) for name, value in options.items()}
         self.rng = np.random.default_rng(seed)
         # What is varied: every floating input, then every parameter that is not frozen, each with its name.
         self.names = [f"input {i}" for i, x in enumerate(self.inputs) if _is_floating_array(x)]
@@ -184,6 +185,10 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
 
 def _is_floating_array(x: Any) -> bool:
     return isinstance(x, np.ndarray | np.floating) and is_floating(x.dtype)
+
+
+def _on_cpu(x: Any) -> Any:
+    return to_numpy(x) if is_array(x) else x
 
 
 def _float64(x: Any) -> Any:

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from gpulayers.backend import use
 from gpulayers.gradcheck import GradientError, gradcheck
+from gpulayers.layers.attention import MultiHeadAttention
 from gpulayers.layers.layer import Layer
 from gpulayers.layers.linear import Linear
 from gpulayers.parameter import Parameter
@@ -113,3 +115,11 @@ def test_a_loss(inputs):
 
 def test_empty_inputs():
     assert gradcheck(Product(), np.zeros((0, 3)), np.zeros((0, 3))) == 0
+
+
+def test_a_layer_and_arrays_on_a_gpu(rng):
+    xp = use("emulated")
+    layer = MultiHeadAttention(4, 2, rng=0).to("emulated")
+    x, hide = rng.normal(size=(2, 3, 4)).astype(np.float32), rng.random((3, 3)) < 0.3
+    on_gpu = gradcheck(layer, xp.asarray(x), hide=xp.asarray(hide))
+    assert on_gpu == gradcheck(layer.to("numpy"), x, hide=hide)
