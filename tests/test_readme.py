@@ -1,0 +1,29 @@
+"""The programs in the README and on the page about the contract run as they are printed, for two steps."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).parents[1]
+PROGRAMS = {
+    "a step by hand": ("README.md", "model.backward", r"^0 5\.\d+"),
+    "a kernel of your own": ("README.md", "RawKernel", r"^\[1\. 3\. 5\.\]"),
+    "a layer of your own": ("docs/contract.md", "class Square", "^$"),
+}
+
+
+@pytest.mark.parametrize(("page", "word", "printed"), PROGRAMS.values(), ids=list(PROGRAMS))
+def test_program(page, word, printed):
+    blocks = re.findall(r"```python\n(.*?)```", (TOP / page).read_text(encoding="utf-8"), re.DOTALL)
+    (program,) = (block for block in blocks if word in block)
+    program = re.sub(r"range\(\d+\)", "range(2)", program)
+    if page != "README.md":
+        program = "import numpy as np\nx = np.ones((2, 3))\n" + program
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert re.search(printed, result.stdout), result.stdout
