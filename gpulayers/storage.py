@@ -22,7 +22,10 @@ from gpulayers.backend import Array, device_of, to_device
 
 StrPath = str | os.PathLike[str]
 
-CHECKSUMS = "gpulayers.crc32"  # metadata key: JSON object, tensor name -> CRC-32
+METADATA = "__metadata__"  # the header's entry for texts; no tensor can have this name
+CHECKSUMS = (
+    "gpulayers.crc32"  # metadata key: JSON object, tensor name -> CRC-32; under METADATA that of all other texts
+)
 DTYPES = {
     np.dtype(kind): code
     for kind, code in [
@@ -124,7 +127,8 @@ def _bytes(array: np.ndarray) -> memoryview:
 
 def _header(arrays: dict[str, np.ndarray], metadata: Mapping[str, str]) -> bytes:
     checksums = {name: zlib.crc32(_bytes(array)) for name, array in arrays.items()}
-    header: dict[str, Any] = {"__metadata__": {**metadata, CHECKSUMS: json.dumps(checksums)}}
+    checksums[METADATA] = _checksum(metadata)
+    header: dict[str, Any] = {METADATA: {**metadata, CHECKSUMS: json.dumps(checksums)}}
     end = 0
     for name, array in arrays.items():
         start, end = end, end + array.nbytes
@@ -154,7 +158,7 @@ def load_tensors(path: StrPath, prefix: str = "") -> tuple[dict[str, np.ndarray]
             metadata = dict(file.metadata() or {})
             names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 it is no dictionary
             tensors = {name: file.get_tensor(name) for name in names}
-        damaged = _damaged(tensors, metadata.pop(CHECKSUMS, None))
+        damaged = _damaged(tensors, metadata, metadata.pop(CHECKSUMS, None))
     except FileError:
         raise
     except SafetensorError as error:
@@ -167,9 +171,14 @@ def load_tensors(path: StrPath, prefix: str = "") -> tuple[dict[str, np.ndarray]
     return tensors, metadata
 
 
-def _damaged(tensors: dict[str, np.ndarray], checksums: str | None) -> list[str]:
+def _damaged(tensors: dict[str, np.ndarray], metadata: dict[str, str], checksums: str | None) -> list[str]:
     """Names whose bytes are not those that were written; files of other programs have no checksums."""
     if checksums is None:
         return []
     written = json.loads(checksums)
-    return [name for name, array in tensors.items() if written.get(name) != zlib.crc32(_bytes(array))]
+    damaged = [name for name, array in tensors.items() if written.get(name) != zlib.crc32(_bytes(array))]
+    return damaged + [METADATA] * (written.get(METADATA) != _checksum(metadata))
+
+
+def _checksum(metadata: Mapping[str, str]) -> int:
+    return zlib.crc32(json.dumps(metadata, sort_keys=True).encode())

@@ -36,6 +36,19 @@ def test_names_in_order_of_definition_each_once():
     assert list(model.parameters()) == [p for _, p in model.named_parameters()]
 
 
+def test_lists_in_lists_and_dicts_belong_to_the_tree():
+    model = Layer()
+    model.towers = {"left": [Linear(2, 2, bias=False)], "right": ([Linear(2, 2, bias=False)], 3)}
+    assert [name for name, _ in model.named_parameters()] == ["towers.left.0.weight", "towers.right.0.0.weight"]
+
+
+def test_integers_are_not_trained():
+    with pytest.raises(TypeError, match="Parameter takes a floating array, got int32"):
+        Linear(2, 2, dtype="int32")
+    with pytest.raises(TypeError, match=r"Linear\.to takes a floating dtype, got int64"):
+        Linear(2, 2).to(dtype=int)
+
+
 def test_parameter_count_counts_a_tie_once():
     model = Model()
     assert model.parameter_count() == 15 + 25 + 5 + 15 + 5
@@ -116,6 +129,16 @@ def test_a_wrong_shape_changes_nothing():
     for strict in (True, False):
         with pytest.raises(ValueError, match=r"mean has shape \(1, 3\), this model has \(3,\)"):
             model.load_state_dict(state, strict)
+    assert all(np.array_equal(array, before[name]) for name, array in model.state_dict().items())
+
+
+@pytest.mark.parametrize("dtype", ["int32", "bool", "complex64", "U4", "object"])
+def test_a_wrong_kind_of_dtype_changes_nothing(dtype):
+    model, state = Model(0), Model(1).state_dict()
+    before = model.state_dict()
+    state["mean"] = np.ones(3).astype(dtype)
+    with pytest.raises(ValueError, match=r"mean has dtype .*, this model has float32"):
+        model.load_state_dict(state)
     assert all(np.array_equal(array, before[name]) for name, array in model.state_dict().items())
 
 

@@ -223,6 +223,16 @@ def test_every_flipped_byte_of_an_array_is_noticed(file):
             load_tensors(path)
 
 
+def test_every_flipped_byte_of_the_metadata_is_noticed(file):
+    path, content = file
+    for word in (b"key", b"value"):
+        start = content.index(word)
+        for place in range(start, start + len(word)):
+            path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+            with pytest.raises(FileError, match="is damaged: the checksum of __metadata__"):
+                load_tensors(path)
+
+
 edits = st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 4), st.binary(max_size=4)), min_size=1, max_size=5)
 
 

@@ -10,6 +10,7 @@ and SIGTERM.
 """
 
 import argparse
+import contextlib
 import io
 import os
 import sys
@@ -39,6 +40,7 @@ EXPECTED = (UsageError, ConfigError, DataError, FileError, GPUUnavailable, Float
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
+    open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a model may write characters that the terminal has not
@@ -57,15 +59,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader, `head` say, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence()
         return 141
     except OSError as error:  # a folder that may not be entered, a name that is too long: no reader foresees all
-        return complain(f"{error.strerror or error}: {error.filename}" if error.filename else error, 2)
+        if error.filename is None:  # a full disk under a log file
+            silence()
+        return complain(f"{error.strerror or error}: {error.filename or 'the output'}", 2)
 
 
 def complain(error: object, status: int) -> int:
-    print("gpulayers: error:", " ".join(str(error).split()), file=sys.stderr)
+    with contextlib.suppress(OSError):  # where nobody listens, the status has to do
+        print("gpulayers: error:", " ".join(str(error).split()), file=sys.stderr, flush=True)
     return status
+
+
+def open_closed_streams() -> None:
+    """Point stdin, stdout and stderr that are closed (`2>&-`) to nothing.
+
+    Otherwise the next file that is opened, a checkpoint say, would get their number and what is printed there.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 open to the end of the process
+
+
+def silence() -> None:
+    """What is still in the buffer of stdout goes to nothing, so that Python does not fail to write it as it leaves."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def command(words: list[str]) -> int:

@@ -1,6 +1,7 @@
 """The command line, made from declared options (`training/options.py`)."""
 
 import argparse
+import sys
 from typing import Any, NoReturn, TypeVar
 
 from gpulayers.training.options import Field, fields, flag, kind, parse
@@ -59,6 +60,11 @@ def metavar(field: Field) -> str:
     words = {int: "N", float: "X", str: "TEXT", tuple: "TEXT"}
     choices = field.metadata["choices"]
     return field.metadata["metavar"] or ("|".join(choices) if choices else words[kind(field)])
+
+
+def say(text: str) -> None:
+    """A line for people, on stderr."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def given(namespace: argparse.Namespace, prefix: str, table: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpulayers.cli import train
-from gpulayers.cli.arguments import Parser, UsageError, add_options, given
+from gpulayers.cli.arguments import Parser, UsageError, add_options, given, say
 from gpulayers.profiling.nsight import Plan, ncu_plan, nsys_plan, run_plan
 from gpulayers.profiling.reports import read_report
 from gpulayers.profiling.table import table
@@ -127,8 +127,8 @@ def profile(plan: Plan, options: ProfileOptions) -> int:
     """Run the profiler and print its table; print the command lines where it is not installed."""
     if not run_plan(plan):
         print("\n".join(plan.lines))
-        train.say(f"{plan.collect[0]} is not installed here: these lines do it on a machine that has it")
+        say(f"{plan.collect[0]} is not installed here: these lines do it on a machine that has it")
         return NOT_RUN
     print(table(read_report(plan.table), options.each, options.top))
-    train.say(f"reports: {plan.report}, {plan.table}")
+    say(f"reports: {plan.report}, {plan.table}")
     return 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from threadpoolctl import threadpool_limits
 
 from gpulayers.backend import DEVICES
-from gpulayers.cli.arguments import Parser, add_options, given
+from gpulayers.cli.arguments import Parser, add_options, given, say
 from gpulayers.training.options import option
 from gpulayers.training.run import Saved, open_saved
 
@@ -40,6 +40,6 @@ def add_saved(parser: Parser) -> None:
 def opened(namespace: argparse.Namespace) -> Iterator[Saved]:
     """The model that the command line names; inside, BLAS has its threads. Raises as `open_saved`."""
     options = SavedOptions(**given(namespace, "saved", SavedOptions()))
-    saved = open_saved(namespace.run, options.checkpoint, options.backend)
+    saved = open_saved(namespace.run, options.checkpoint, options.backend, warn=say)
     with threadpool_limits(options.threads or saved.config.training.threads, "blas"):
         yield saved

@@ -21,7 +21,8 @@ from gpulayers.parameter import Buffer, Parameter
 
 
 class Layer:
-    """Base of all layers. Attributes that are Parameters, Buffers, Layers, or lists of them make up the tree."""
+    """Base of all layers. Attributes that are Parameters, Buffers, Layers, or lists, tuples and dicts of them make up
+    the tree."""
 
     forward: Callable[..., tuple[Any, Any]]
     backward: Callable[..., Any]
@@ -35,12 +36,7 @@ class Layer:
     def _named_members(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
         """Every Parameter, Buffer and Layer below this layer with its dotted name, in the order of definition."""
         for name, value in vars(self).items():
-            items = enumerate(value) if isinstance(value, list | tuple) else ()
-            for dotted, member in ((name, value), *((f"{name}.{i}", item) for i, item in items)):
-                if isinstance(member, Parameter | Buffer | Layer):
-                    yield prefix + dotted, member
-                if isinstance(member, Layer):
-                    yield from member._named_members(f"{prefix}{dotted}.")
+            yield from _members(prefix + name, value)
 
     def _unique(self, kind: type) -> Iterator[tuple[str, Any]]:
         seen: set[int] = set()
@@ -72,7 +68,10 @@ class Layer:
         """Move parameters and buffers to a device ('numpy', 'cupy') and / or floating type, in place. Returns self.
 
         Ties stay tied; gradients start at zero. Do it before an optimizer is made: its moments stay where they are.
+        Raises TypeError for a dtype that is not floating.
         """
+        if dtype is not None and not is_floating(dtype):
+            raise TypeError(f"{type(self).__name__}.to takes a floating dtype, got {np.dtype(dtype)}")
         owners: dict[int, Any] = {}
         for _, member in self._named_members():
             if isinstance(member, Parameter):
@@ -102,7 +101,8 @@ class Layer:
         """Copy arrays into the parameters and buffers of the same names.
 
         strict: every name must be there on both sides; otherwise only common names are loaded. Returns the names that
-        did not match (missing here or there). Shapes must agree. Raises ValueError before anything is changed.
+        did not match (missing here or there). Shapes and kinds of dtype must agree. Raises ValueError before anything
+        is changed.
         """
         own = self._named_state()
         unmatched = sorted(own.keys() ^ state.keys())
@@ -115,6 +115,9 @@ class Layer:
             shape = np.shape(to_numpy(state[name]))
             if shape != own[name].data.shape:
                 raise ValueError(f"load_state_dict: {name} has shape {shape}, this model has {own[name].data.shape}")
+            dtype = getattr(state[name], "dtype", own[name].data.dtype)
+            if is_floating(dtype) != is_floating(own[name].data.dtype):
+                raise ValueError(f"load_state_dict: {name} has dtype {dtype}, this model has {own[name].data.dtype}")
         for name in common:
             own[name].assign(storage.beside(state[name], own[name].data))
         return unmatched
@@ -131,6 +134,17 @@ class Layer:
         except ValueError as error:
             raise storage.FileError(f"{os.fspath(path)} does not fit this model: {error}") from error
         return self
+
+
+def _members(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """`value` if it belongs to the tree, and what is below or inside it."""
+    if isinstance(value, Parameter | Buffer | Layer):
+        yield name, value
+    if isinstance(value, Layer):
+        yield from value._named_members(f"{name}.")
+    elif isinstance(value, list | tuple | dict):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _members(f"{name}.{key}", item)
 
 
 def floating_input(x: Array, who: str) -> None:

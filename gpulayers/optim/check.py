@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulayers.backend import Array, is_floating
+from gpulayers.backend import Array, is_floating, to_numpy
 
 
 def check_not_negative(name: str, value: float) -> None:
@@ -35,3 +35,5 @@ def check_state(who: str, own: dict[str, Array], state: dict[str, Any]) -> None:
             raise ValueError(f"{who}: {name} has shape {shape}, this model takes {mine.shape}")
         if not (is_floating(dtype) if is_floating(mine.dtype) else dtype.kind in "iu"):
             raise ValueError(f"{who}: {name} has dtype {dtype}, this model takes {mine.dtype}")
+        if dtype.kind in "iu" and (to_numpy(state[name]) < 0).any():
+            raise ValueError(f"{who}: {name} counts, and is below 0")

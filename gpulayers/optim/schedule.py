@@ -22,7 +22,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-
 MOST_STEPS = 10_000_000  # the optimizer keeps a table of the rates, because a step on a GPU cannot ask the host
 
 

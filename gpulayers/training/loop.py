@@ -82,7 +82,7 @@ class Trainer:
         """Train to the last step. Returns the signal that stopped it early, if one did; all is saved either way.
 
         Raises TrainingError after three skipped steps in a row, FileError if the disk is full; the last good checkpoint
-        is then still there.
+        is then still there. Raises OSError where stdout or stderr cannot be written to any more; all is saved first.
         """
         options = self.config.training
         with (
@@ -93,11 +93,13 @@ class Trainer:
             Progress(options.steps, self.step) as self.progress,
             StopSignal() as stop,
         ):
-            while self.step < options.steps and stop.received is None:
+            while self.step < options.steps and stop.received is None and self.progress.failed is None:
                 self._advance()
             if self.saved_at != self.step:
                 self._save()
             self._plot()
+            if self.progress.failed is not None:
+                raise self.progress.failed
         return stop.received if self.step < options.steps else None
 
     def _advance(self) -> None:

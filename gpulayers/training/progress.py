@@ -1,7 +1,9 @@
 """What a run shows while it goes: a bar on a terminal, a line now and then elsewhere."""
 
+import contextlib
 import sys
 import time
+from collections.abc import Iterator
 from typing import Self, TextIO
 
 from tqdm import tqdm
@@ -13,6 +15,9 @@ class Progress:
     """Loss, tokens a second and the time left of a run that is at step `done` of `steps`, on `file` (stderr).
 
     On a terminal it is tqdm's bar. A log file gets a line every ten seconds and at every measurement instead.
+
+    Nobody may be there to read it any more (a closed pipe, a full disk under the log). That must not end a run in the
+    middle of a step, so the error is kept in `failed` and nothing more is written.
     """
 
     def __init__(self, steps: int, done: int = 0, file: TextIO | None = None) -> None:
@@ -20,6 +25,7 @@ class Progress:
         self.steps, self.first, self.done = steps, done, done
         self.started = self.last_line = time.monotonic()
         self.figures = ""
+        self.failed: OSError | None = None
         self.bar: tqdm | None = None
         if self.file.isatty():
             layout = "{percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} {desc}, {remaining} left"
@@ -30,8 +36,9 @@ class Progress:
         self.done += 1
         self.figures = f"loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s"
         if self.bar is not None:
-            self.bar.set_description_str(self.figures, refresh=False)
-            self.bar.update()
+            with self._writing():
+                self.bar.set_description_str(self.figures, refresh=False)
+                self.bar.update()
         elif time.monotonic() - self.last_line > LINE_EVERY:
             self.say(self.line())
 
@@ -47,17 +54,28 @@ class Progress:
     def say(self, text: str, file: TextIO | None = None) -> None:
         """A line above the bar, on `file` (stderr)."""
         self.last_line = time.monotonic()
-        if self.bar is not None:
-            self.bar.write(text, file=file or self.file)
-        else:
-            print(text, file=file or self.file, flush=True)
+        if self.failed is not None:
+            return
+        with self._writing():
+            if self.bar is not None:
+                self.bar.write(text, file=file or self.file)
+            else:
+                print(text, file=file or self.file, flush=True)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.failed = error
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
         if self.bar is not None:
-            self.bar.close()
+            with self._writing():
+                self.bar.close()
 
 
 def printable(text: str) -> str:

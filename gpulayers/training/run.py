@@ -54,6 +54,7 @@ def resume(
         raise ConfigError(f"{folder} is not a run folder" if folder.exists() else f"{folder} does not exist")
     path = latest_checkpoint(folder, warn)
     tensors, metadata = load_checkpoint(path)
+    check_metadata(path, metadata)
     recorded = config_of(path, metadata)
     changes = {"steps": steps, "backend": backend, "threads": threads}
     config = recorded.with_training(**{name: value for name, value in changes.items() if value is not None})
@@ -126,6 +127,13 @@ def parameters(tensors: dict[str, Any]) -> dict[str, Any]:
     return {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
 
 
+def check_metadata(path: Path, metadata: dict[str, Any]) -> None:
+    """Raises FileError where a value that `Trainer` writes is missing or something else."""
+    for name, kind in (("data_digest", str), ("best_val_loss", float), ("skipped_in_a_row", int)):
+        if type(metadata.get(name)) is not kind:
+            raise FileError(f"{path} is not a checkpoint of a run: its {name} is {str(metadata.get(name))[:80]}")
+
+
 def config_of(path: Path, metadata: dict[str, Any]) -> Config:
     """The settings that a checkpoint was made with. Raises FileError."""
     try:
@@ -149,15 +157,20 @@ class Saved(NamedTuple):
     digest: str
 
 
-def open_saved(run: StrPath, checkpoint: str | None = None, backend: str = "numpy") -> Saved:
+def open_saved(
+    run: StrPath, checkpoint: str | None = None, backend: str = "numpy", warn: Callable[[str], Any] = print
+) -> Saved:
     """The model of a run folder or a checkpoint file.
 
     checkpoint: of a folder, "best" (by validation loss, the default; the last where none was measured), "last", or a
-    file in it or anywhere. Raises FileError or ConfigError, one sentence; GPUUnavailable.
+    file in it or anywhere. warn: is told of broken checkpoints that are passed over.
+
+    Raises FileError or ConfigError, one sentence; GPUUnavailable.
     """
     use(backend)
-    path = checkpoint_path(Path(run), checkpoint)
+    path = checkpoint_path(Path(run), checkpoint, warn)
     tensors, metadata = load_checkpoint(path, "model.")
+    check_metadata(path, metadata)
     config = config_of(path, metadata).with_training(backend=backend)
     if backend == "numpy" and config.training.dtype in LOW_PRECISION:  # the file holds float32
         config = config.with_training(dtype="float32")
@@ -170,7 +183,7 @@ def open_saved(run: StrPath, checkpoint: str | None = None, backend: str = "nump
     return Saved(path, metadata["step"], config, model, tokenizer, metadata["data_digest"])
 
 
-def checkpoint_path(run: Path, checkpoint: str | None) -> Path:
+def checkpoint_path(run: Path, checkpoint: str | None, warn: Callable[[str], Any]) -> Path:
     if run.is_file():
         if checkpoint is not None:
             raise ConfigError(f"{run} is a checkpoint already: --checkpoint is for run folders")
@@ -180,7 +193,7 @@ def checkpoint_path(run: Path, checkpoint: str | None) -> Path:
     if checkpoint in (None, "best") and (run / BEST).is_file():
         return run / BEST
     if checkpoint in (None, "best", "last"):
-        return latest_checkpoint(run)
+        return latest_checkpoint(run, warn)
     return run / checkpoint if (run / checkpoint).is_file() else Path(checkpoint)
 
 

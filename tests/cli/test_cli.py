@@ -360,6 +360,29 @@ def test_files_that_are_no_checkpoint(damage, trained, tmp_path, capfd):
         assert str(path) in sentence(capfd, *arguments)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("best_val_loss", None), ("data_digest", 3), ("skipped_in_a_row", "x"), ("best_val_loss", [])]
+)
+def test_metadata_that_is_not_the_trainers(name, value, trained, tmp_path, capfd):
+    from gpulayers.training.checkpoint import save_checkpoint
+
+    tensors, metadata = load_checkpoint(trained / "checkpoint-00000006.safetensors")
+    save_checkpoint(tmp_path, 6, tensors, {**metadata, name: value})
+    for arguments in (["train", "--steps", "7", "--resume"], ["generate"], ["evaluate"]):
+        assert f"is not a checkpoint of a run: its {name} is {value}" in sentence(capfd, *arguments, tmp_path)
+
+
+def test_a_broken_checkpoint_is_passed_over_in_a_sentence(trained, tmp_path, capfd):
+    name = "checkpoint-00000006.safetensors"
+    (tmp_path / name).write_bytes((trained / name).read_bytes())
+    (tmp_path / "checkpoint-00000007.safetensors").write_text("not ours")
+    for command in ("generate", "evaluate"):
+        error = run(capfd, command, tmp_path).err
+        assert error.startswith(f"{tmp_path / 'checkpoint-00000007.safetensors'} is not a whole safetensors file")
+        assert error.endswith("; passed over\n")
+        assert error.count("\n") == 1
+
+
 # ---------------------------------------------------------------------------------------------------- evaluate
 
 

@@ -1,5 +1,6 @@
 """Runs in processes of their own, stopped in different ways, against one that was never stopped."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -21,6 +22,14 @@ def and_signal(self):
         os.kill(os.getpid(), int(sys.argv[1]))
 Trainer._advance = and_signal
 sys.exit(main(sys.argv[2:]))
+"""
+
+# Says nothing before the loop, so that the first write is in it.
+SILENT = """
+import sys
+from gpulayers.cli import main, train
+train.say = lambda text: None
+sys.exit(main(sys.argv[1:]))
 """
 
 
@@ -57,3 +66,34 @@ def test_the_reader_of_a_pipe_leaves(straight):
     )
     assert done.returncode == 141
     assert done.stderr == b""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows knows no broken pipe")
+@pytest.mark.parametrize(("stream", "saved"), [("stdout", 3), ("stderr", 4)])
+def test_a_run_whose_reader_leaves_is_saved(stream, saved, straight, tmp_path, capfd):
+    out = tmp_path / "run"
+    arguments = words(out, data=straight.parent / "beer.txt", save_every=0)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as pipe:
+        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: pipe}
+        command = [sys.executable, "-c", SILENT, *arguments]
+        assert subprocess.run(command, **streams, timeout=60, check=False).returncode == 141
+    assert last_checkpoint(out).name == f"checkpoint-{saved:08d}.safetensors"  # where it first wrote to the stream
+    assert main(["train", "--resume", str(out)]) == 0
+    assert_same_run(straight, out)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no bash")
+def test_closed_streams_do_not_matter(straight, tmp_path):
+    arguments = words(tmp_path / "run", data=straight.parent / "beer.txt")
+    command = ["bash", "-c", '"$@" <&- >&- 2>&-', "bash", sys.executable, "-m", "gpulayers.cli", *arguments]
+    assert subprocess.run(command, timeout=60, check=False).returncode == 0
+    assert_same_run(straight, tmp_path / "run")  # nothing that was printed went into a file
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_output_to_a_full_disk(straight):
+    command = f"{sys.executable} -m gpulayers.cli generate {straight} --tokens 4 --threads 1 >/dev/full"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (2, "gpulayers: error: No space left on device: the output\n")

@@ -283,6 +283,7 @@ def test_state_names_and_types(model):
         (lambda s: s.update({"optimizer.applied": np.zeros(1, np.int64)}), r"optimizer.applied has shape \(1,\)"),
         (lambda s: s.update({"optimizer.applied": np.array(1.5)}), "optimizer.applied has dtype float64"),
         (lambda s: s.update({"v.table": s["v.table"].astype(str)}), "v.table has dtype"),
+        (lambda s: s.update({"optimizer.applied": np.array(-1)}), "optimizer.applied counts, and is below 0"),
     ],
 )
 def test_refused_state_changes_nothing(change, sentence, model, gradients, bits, rng):
