@@ -28,6 +28,8 @@ class Parameter:
     """
 
     def __init__(self, data: Array, trainable: bool = True) -> None:
+        if not is_floating(data.dtype):
+            raise TypeError(f"Parameter takes a floating array, got {data.dtype}: a Buffer may hold integers")
         self.data = data
         self.trainable = trainable
         self.flat: Flat | None = None
