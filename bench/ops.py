@@ -3,6 +3,7 @@
     python -m bench.ops                       # all ops
     python -m bench.ops --quick               # under a minute
     python -m bench.ops softmax layernorm --json FILE --threads 1
+    python -m bench.ops --backend cupy        # every kernel on a GPU: bench.gpu, with its own options
 
 The floor of an op is the larger of (bytes that must be moved) / (copy bandwidth at that size) and (operations of its
 matrix products) / (BLAS rate), both measured in this run.
@@ -13,7 +14,7 @@ import importlib.util
 from contextlib import ExitStack
 from typing import Any
 
-from bench import machine
+from bench import gpu, machine
 from bench.cases import CASES
 from bench.rounds import Entry, Protocol, Timing, ratio, run_rounds
 from bench.table import table, write_json
@@ -26,6 +27,10 @@ IMPOSSIBLE = (
 
 
 def main(arguments: list[str] | None = None) -> None:
+    backend, arguments = gpu.take_backend(arguments)
+    if backend != "numpy":
+        gpu.main(arguments, backend)
+        return
     options = _options(arguments)
     rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
@@ -48,7 +53,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m bench.ops", description="Every op against what the machine can do."
+        prog="python -m bench.ops",
+        description="Every op against what the machine can do.",
+        parents=[gpu.backend_option()],
     )
     parser.add_argument("ops", nargs="*", metavar="OP", help=f"of {', '.join(CASES)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="2 rounds of 50 ms in place of 7 of 200 ms")

@@ -3,6 +3,7 @@
 python -m bench.train                   # about 3 minutes on 2 cores
 python -m bench.train --quick           # under a minute
 python -m bench.train --json FILE --case small --threads 1 --variants gpulayers torch
+python -m bench.train --backend cupy    # on a GPU, beside NumPy: bench/gpu_train.py, with its own options
 """
 
 import argparse
@@ -11,8 +12,9 @@ import sys
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from bench import machine
+from bench import gpu_train, machine
 from bench.gpt_case import CASES, CHECKED, Sizes
+from bench.gpu import backend_option, take_backend
 from bench.rounds import DISTURBED, Entry, Protocol, Timing, ratio, run_rounds
 from bench.table import bar, table, write_json
 from bench.worker import Worker
@@ -41,6 +43,10 @@ DEFAULT = ["gpulayers", "torch", "torch malloc-tuned"]
 
 
 def main(arguments: list[str] | None = None) -> None:
+    backend, arguments = take_backend(arguments)
+    if backend != "numpy":
+        gpu_train.main(arguments, backend)
+        return
     options = _options(arguments)
     sizes = CASES[options.case]
     names = [name for name in options.variants if importlib.util.find_spec(VARIANTS[name].needs)]
@@ -62,7 +68,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m bench.train", description="Time and memory of one GPT training step."
+        prog="python -m bench.train",
+        description="Time and memory of one GPT training step.",
+        parents=[backend_option()],
     )
     parser.add_argument("--quick", action="store_true", help="3 rounds in place of 12")
     parser.add_argument("--json", metavar="FILE", help="write everything measured to FILE")
