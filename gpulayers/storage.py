@@ -88,6 +88,28 @@ def remove_leftovers(folder: StrPath) -> None:
                     entry.unlink()
 
 
+@contextlib.contextmanager
+def only_writer(folder: StrPath) -> Iterator[None]:
+    """Inside, no other process gets past here for `folder`. Raises FileError if one has.
+
+    The lock goes with the process, however that ends, and leaves no file. Systems without such locks have none.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise FileError(f"another process is writing to {folder}: wait for it, or stop it") from error
+        yield
+
+
 def _flush_folder(folder: Path) -> None:
     """Make the rename itself last. Windows cannot open a folder, and needs no flush."""
     with contextlib.suppress(OSError):
@@ -164,8 +186,7 @@ def load_tensors(path: StrPath, prefix: str = "") -> tuple[dict[str, np.ndarray]
     except SafetensorError as error:
         raise FileError(f"{path} is not a whole safetensors file ({error})") from error
     except Exception as error:  # whatever else a strange header leads to: a dtype or a shape that NumPy does not have
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise FileError(f"{path} cannot be read ({reason})") from error
+        raise FileError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})") from error
     if damaged:
         raise FileError(f"{path} is damaged: the checksum of {damaged[0]} does not match its bytes")
     return tensors, metadata
@@ -177,7 +198,9 @@ def _damaged(tensors: dict[str, np.ndarray], metadata: dict[str, str], checksums
         return []
     written = json.loads(checksums)
     damaged = [name for name, array in tensors.items() if written.get(name) != zlib.crc32(_bytes(array))]
-    return damaged + [METADATA] * (written.get(METADATA) != _checksum(metadata))
+    if written.get(METADATA, _checksum(metadata)) != _checksum(metadata):  # a file of before had none
+        damaged.append(METADATA)
+    return damaged
 
 
 def _checksum(metadata: Mapping[str, str]) -> int:

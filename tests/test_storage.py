@@ -233,6 +233,12 @@ def test_every_flipped_byte_of_the_metadata_is_noticed(file):
                 load_tensors(path)
 
 
+def test_a_file_without_a_checksum_of_its_metadata(file):
+    path, content = file
+    path.write_bytes(content.replace(b'\\"__metadata__\\":', b'\\"__metadatA__\\":'))
+    assert load_tensors(path)[1] == {"key": "value"}
+
+
 edits = st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 4), st.binary(max_size=4)), min_size=1, max_size=5)
 
 

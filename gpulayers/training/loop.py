@@ -19,6 +19,7 @@ from gpulayers.backend import Array
 from gpulayers.ops.cross_entropy import count_targets, cross_entropy_inplace
 from gpulayers.optim import LossScaleError, Optimizer
 from gpulayers.step import Train
+from gpulayers.storage import only_writer
 from gpulayers.training.checkpoint import save_best, save_checkpoint
 from gpulayers.training.config import Config
 from gpulayers.training.evaluate import evaluate
@@ -86,6 +87,7 @@ class Trainer:
         """
         options = self.config.training
         with (
+            only_writer(self.folder),
             threadpool_limits(options.threads, "blas"),
             np.errstate(over="ignore", invalid="ignore", divide="ignore"),  # looked for and reported, see train_step
             MetricsFile(self.folder / METRICS, resume_at=self.step) as self.metrics,

@@ -2,6 +2,7 @@
 
 import datetime
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from gpulayers.backend import use
 from gpulayers.data import DataError, Tokenizer, tokenizer_from_json
 from gpulayers.models.gpt import GPT
 from gpulayers.optim import LossScale, Optimizer, make_optimizer, make_schedule
-from gpulayers.storage import FileError, StrPath
+from gpulayers.storage import FileError, StrPath, only_writer
 from gpulayers.training.checkpoint import BEST, latest_checkpoint, load_checkpoint
 from gpulayers.training.config import DEFAULTS, LOW_PRECISION, Config
 from gpulayers.training.loop import Trainer
@@ -32,9 +33,13 @@ def start(config: Config, folder: StrPath | None = None) -> Trainer:
     task = TASKS[config.task](config)
     optimizer = optimizer_for(config, task.model)
     path = new_folder(config.task) if folder is None else make_folder(Path(folder))
-    config.write(path / CONFIG)
     trainer = Trainer(path, config, task, optimizer)
-    trainer.save()
+    try:
+        config.write(path / CONFIG)
+        trainer.save()
+    except BaseException:  # a full disk, Ctrl-C: without step 0 it is no run, and the folder would stand in the way
+        shutil.rmtree(path, ignore_errors=True)
+        raise
     return trainer
 
 
@@ -78,8 +83,9 @@ def resume(
     )
     trainer.saved_at = trainer.step
     if config != recorded:  # so that the next resume knows it too, whenever this one stops
-        config.write(folder / CONFIG)
-        trainer.save()
+        with only_writer(folder):
+            config.write(folder / CONFIG)
+            trainer.save()
     return trainer
 
 

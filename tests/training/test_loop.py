@@ -14,7 +14,7 @@ from gpulayers.cli.train import add_parser, config_from
 from gpulayers.layers.embedding import Embedding
 from gpulayers.models.gpt import GPT, GPTConfig
 from gpulayers.optim import SGD, AdamW
-from gpulayers.storage import FileError
+from gpulayers.storage import FileError, only_writer
 from gpulayers.training import loop
 from gpulayers.training.checkpoint import load_checkpoint, save_checkpoint
 from gpulayers.training.loop import TrainingError, train_step
@@ -301,6 +301,34 @@ def test_disk_full_keeps_the_older_checkpoint(tmp_path, monkeypatch):
     assert last_checkpoint(tmp_path / "run").name == "checkpoint-00000002.safetensors"
     assert not list((tmp_path / "run").glob(".*"))
     assert resume(tmp_path / "run").step == 2
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize("name", ["config.toml", "checkpoint-00000000.safetensors"])
+def test_a_start_that_fails_leaves_no_folder(error, name, tmp_path, monkeypatch):
+    replace = os.replace
+
+    def failing(source, target):
+        if str(target).endswith(name):
+            raise error
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", failing)
+    with pytest.raises(FileError if isinstance(error, OSError) else KeyboardInterrupt):
+        begin(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no locks there")
+def test_two_runs_do_not_write_into_one_folder(tmp_path):
+    trainer = begin(tmp_path / "run")
+    with only_writer(tmp_path / "run"):
+        before = sorted((p.name, p.read_bytes()) for p in (tmp_path / "run").iterdir())
+        for start in (trainer.run, resume(tmp_path / "run").run, lambda: resume(tmp_path / "run", steps=99)):
+            with pytest.raises(FileError, match=r"another process is writing to .*run: wait for it, or stop it"):
+                start()
+        assert before == sorted((p.name, p.read_bytes()) for p in (tmp_path / "run").iterdir())
+    trainer.run()
 
 
 # ---------------------------------------------------------------------------------------------------- what is shown
