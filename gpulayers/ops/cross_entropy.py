@@ -129,7 +129,11 @@ def _loss_and_gradient(who: str, logits: Array, targets: Array, o: _Options, inp
     dlogits = dlogits.reshape(logits.shape)
     if o.reduction == "none":
         return losses.reshape(targets.shape), dlogits
-    return (losses.sum() if mean is None else losses.sum() * mean), dlogits
+    if mean is None:
+        return losses.sum(), dlogits
+    if xp is np and mean == 0:  # nothing counts: 0, even where a row's loss is infinite
+        return mean[()], dlogits
+    return losses.sum() * mean, dlogits
 
 
 def _check(who: str, logits: Array, targets: Array, o: _Options) -> None:

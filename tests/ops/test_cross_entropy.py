@@ -444,3 +444,11 @@ def test_scale_is_of_the_gradient_alone(reduction, call, rng):
 def test_scale_must_be_a_scalar():
     with pytest.raises(ValueError, match=r"cross_entropy: scale must be a scalar array, got shape \(2,\)"):
         cross_entropy(np.zeros((1, 2), np.float32), np.zeros(1, int), scale=np.ones(2, np.float32))
+
+
+def test_an_infinite_loss_that_counts_for_nothing_is_zero():
+    logits = np.array([[0, -np.inf], [1, 2]], np.float32)
+    loss, dlogits = cross_entropy(logits, np.array([1, 0]), weight=np.zeros(2, np.float32), z_loss=0.1)
+    assert loss == 0
+    assert loss.dtype == np.float32
+    assert not dlogits.any()
