@@ -1,8 +1,12 @@
 import numpy as np
 import pytest
 
+from gpulayers.layers.attention import MultiHeadAttention
+from gpulayers.layers.embedding import Embedding
 from gpulayers.layers.layer import Layer, floating_input, floating_like, last_axis
 from gpulayers.layers.linear import Linear
+from gpulayers.layers.positions import LearnedPositions
+from gpulayers.layers.rmsnorm import RMSNorm
 from gpulayers.parameter import Buffer, Parameter, pack
 from gpulayers.storage import FileError
 
@@ -204,3 +208,26 @@ def test_floating_like():
 def test_last_axis(shape):
     with pytest.raises(ValueError, match=r"Who takes an input of shape \(\.\.\., 3\), got \("):
         last_axis(np.zeros(shape), 3, "Who")
+
+
+@pytest.mark.parametrize(
+    ("layer", "x", "dy"),
+    [
+        (RMSNorm(4), np.ones((2, 4), np.float32), np.ones((2, 1), np.float32)),
+        (Embedding(5, 4), np.array([1, 2]), np.ones((2, 1), np.float32)),
+        (Embedding(5, 4), np.array([1, 2]), np.ones((1, 4), np.float32)),
+        (LearnedPositions(3, 4), np.ones((1, 2, 4), np.float32), np.ones((1, 2, 1), np.float32)),
+        (RMSNorm(4), np.ones((2, 4), np.float32), [[1.0]]),
+    ],
+)
+def test_a_gradient_that_would_be_broadcast_is_refused(layer, x, dy):
+    saved = layer.forward(x)[1]
+    with pytest.raises((ValueError, TypeError), match="backward takes"):
+        layer.backward(dy, saved)
+    assert not any(p.grad.any() for p in layer.parameters())
+
+
+@pytest.mark.parametrize("x", [[[[1.0]]], "text", 1.0])
+def test_attention_takes_arrays(x):
+    with pytest.raises(TypeError, match="MultiHeadAttention takes a floating input, got"):
+        MultiHeadAttention(4, 2).forward(x)

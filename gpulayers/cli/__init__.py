@@ -13,8 +13,11 @@ import argparse
 import contextlib
 import io
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType
 
 import gpulayers
 from gpulayers.cli import doctor, evaluate, generate, profile, train, verify
@@ -45,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a model may write characters that the terminal has not
     try:
-        status = command(list(sys.argv[1:] if arguments is None else arguments))
+        with terminated_as_exception():
+            status = command(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
         return status
     except EXPECTED as error:
@@ -58,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     except KeyboardInterrupt:
         return 130
+    except Terminated:
+        return 143
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         silence()
         return 141
@@ -71,6 +77,28 @@ def complain(error: object, status: int) -> int:
     with contextlib.suppress(OSError):  # where nobody listens, the status has to do
         print("gpulayers: error:", " ".join(str(error).split()), file=sys.stderr, flush=True)
     return status
+
+
+class Terminated(BaseException):
+    """SIGTERM, as KeyboardInterrupt is SIGINT: what is half written is cleared away on the way out."""
+
+
+@contextlib.contextmanager
+def terminated_as_exception() -> Iterator[None]:
+    """Inside, SIGTERM raises Terminated, unless it is ignored or handled already, or this is not the main thread."""
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    main_thread = threading.current_thread() is threading.main_thread()
+    if not main_thread or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def open_closed_streams() -> None:

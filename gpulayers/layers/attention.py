@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from gpulayers import initialize
 from gpulayers.backend import Array, array_module, empty
 from gpulayers.initialize import Init, Rng
-from gpulayers.layers.layer import Layer
+from gpulayers.layers.layer import Layer, floating_input
 from gpulayers.layers.linear import Linear
 from gpulayers.masks import check_hide, refuse_other_masks
 from gpulayers.ops.attention import attention, attention_backward
@@ -233,6 +233,7 @@ class MultiHeadAttention(Layer):
                 f"got {len(given)} of them"
             )
         for x, argument, size in zip(given, wanted, (self.dim, self.kdim, self.vdim), strict=False):
+            floating_input(x, "MultiHeadAttention")
             if x.ndim != 3 or x.shape[2] != size or len(x) != len(given[0]):
                 batch, length = "B" if x is given[0] else str(len(given[0])), "T" if argument == "query" else "S"
                 raise ValueError(

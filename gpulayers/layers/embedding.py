@@ -3,7 +3,7 @@
 from gpulayers import initialize
 from gpulayers.backend import Array
 from gpulayers.initialize import Init, Rng
-from gpulayers.layers.layer import Layer
+from gpulayers.layers.layer import Layer, gradient_of
 from gpulayers.ops.embedding import embedding, embedding_backward
 from gpulayers.ops.op import as_rows
 from gpulayers.parameter import Parameter
@@ -46,4 +46,5 @@ class Embedding(Layer):
 
     def backward(self, dy: Array, saved: Array) -> None:
         ids = saved
+        gradient_of(dy, (*ids.shape, self.embedding_dim), "Embedding")
         embedding_backward(as_rows(dy), ids.reshape(-1), add_to=self.weight, padding_idx=self.padding_idx)

@@ -170,3 +170,10 @@ def last_axis(x: Array, size: int, who: str) -> None:
     """Refuse an input whose last axis is not `size` long."""
     if x.ndim == 0 or x.shape[-1] != size:
         raise ValueError(f"{who} takes an input of shape (..., {size}), got {x.shape}")
+
+
+def gradient_of(dy: Array, shape: tuple[int, ...], who: str) -> None:
+    """Refuse a gradient of another shape than the output's where it would be broadcast, and wrong numbers come out."""
+    if not is_array(dy) or dy.shape != shape:
+        got = dy.shape if is_array(dy) else type(dy).__name__
+        raise ValueError(f"{who}.backward takes a gradient of shape {shape}, got {got}")

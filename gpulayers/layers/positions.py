@@ -48,6 +48,7 @@ class LearnedPositions(Layer):
         return add(x, self.weight.data[start : start + x.shape[1]]), start
 
     def backward(self, dy: Array, saved: int) -> Array:
+        _check(dy, self.dim, "LearnedPositions.backward")
         B, T, D = dy.shape
         if self.weight.trainable:
             total = sum_rows(dy.reshape(B, T * D)).reshape(T, D)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpulayers.backend import Array, wide
-from gpulayers.layers.layer import Layer, floating_like, last_axis
+from gpulayers.layers.layer import Layer, floating_like, gradient_of, last_axis
 from gpulayers.ops.op import as_rows
 from gpulayers.ops.rmsnorm import rmsnorm, rmsnorm_backward
 from gpulayers.parameter import Parameter
@@ -43,6 +43,7 @@ class RMSNorm(Layer):
 
     def backward(self, dy: Array, saved: Saved) -> Array:
         x, rstd = saved
+        gradient_of(dy, x.shape, "RMSNorm")
         dx, dweight = rmsnorm_backward(as_rows(dy), as_rows(x), rstd, self.weight.data)
         self.weight.add_grad(dweight)
         return dx.reshape(x.shape)

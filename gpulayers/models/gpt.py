@@ -39,6 +39,7 @@ from gpulayers.layers.layer import Layer
 from gpulayers.layers.layernorm import LayerNorm
 from gpulayers.layers.positions import LearnedPositions
 from gpulayers.layers.tied_linear import TiedLinear
+from gpulayers.ops.embedding import check_integers
 from gpulayers.step import Train
 from gpulayers.storage import FileError, StrPath, load_tensors
 
@@ -142,6 +143,7 @@ class GPT(Layer):
                 parameter.data[...] = initialize.gpt2(parameter.shape, rng, layers)
 
     def _check(self, ids: Array) -> None:
+        check_integers(ids, "GPT")
         if ids.ndim != 2 or ids.shape[1] > self.config.context:
             raise ValueError(f"GPT takes ids of shape (B, T) with T at most {self.config.context}, got {ids.shape}")
 

@@ -18,6 +18,7 @@ from gpulayers.optim.loss_scale import LossScale, LossScaleError
 from gpulayers.parameter import Flat, pack
 from gpulayers.storage import beside
 
+LARGEST_RATE = 1e30  # of learning rates; float32 holds what lies below
 PIECE = 1 << 20  # elements that one thread updates in one go on the CPU; a GPU takes a stretch whole
 
 
@@ -99,9 +100,9 @@ class Optimizer:
         self._loss_scale: Array = None if scale is None else self._array([scale.initial, 0, 0], np.float32)
         self._rates = None
         if self.schedule is None:
-            self._rates = self._array([self.initial_lr], dtype)
+            self._rates = self._array([self._rate(0)], dtype)
         elif (steps := getattr(self.schedule, "steps", None)) is not None:
-            self._rates = self._array([self.initial_lr * self.schedule(k) for k in range(steps + 1)], dtype)
+            self._rates = self._array([self._rate(k) for k in range(steps + 1)], dtype)
         self._trainable: tuple[bool, ...] | None = None  # for which `_pieces` were cut
         self._pieces: list[Stretch] = []  # to update
         self._norm_pieces: list[Stretch] = []  # to sum: neighbours need not share settings
@@ -259,7 +260,14 @@ class Optimizer:
     @property
     def lr(self) -> float:
         """The learning rate of the next update."""
-        return self.initial_lr * (1.0 if self.schedule is None else self.schedule(self.applied))
+        return self._rate(self.applied)
+
+    def _rate(self, k: int) -> float:
+        rate = self.initial_lr * (1.0 if self.schedule is None else self.schedule(k))
+        if not 0 <= rate <= LARGEST_RATE:
+            name = type(self).__name__
+            raise ValueError(f"{name}: the learning rate of update {k} must be in 0..{LARGEST_RATE:g}, got {rate}")
+        return rate
 
     def zero_grad(self) -> None:
         self.flat.zero_grad()

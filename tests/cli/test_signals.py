@@ -97,3 +97,22 @@ def test_output_to_a_full_disk(straight):
     command = f"{sys.executable} -m gpulayers.cli generate {straight} --tokens 4 --threads 1 >/dev/full"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (2, "gpulayers: error: No space left on device: the output\n")
+
+
+# Sends itself the signal while the first checkpoint is flushed.
+STOPPED_EARLY = """
+import os, sys
+from gpulayers.cli import main
+os.fsync = lambda descriptor: os.kill(os.getpid(), int(sys.argv[1]))
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no exit status by signal")
+@pytest.mark.parametrize(("number", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_stopped_in_the_first_save_leaves_no_folder(number, status, straight, tmp_path):
+    arguments = words(tmp_path / "run", data=straight.parent / "beer.txt")
+    command = [sys.executable, "-c", STOPPED_EARLY, str(int(signal.Signals[number])), *arguments]
+    stopped = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (stopped.returncode, stopped.stderr) == (status, "")
+    assert not (tmp_path / "run").exists()

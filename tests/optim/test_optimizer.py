@@ -399,3 +399,29 @@ def test_make_optimizer(model):
         make_optimizer("lion", model)
     with pytest.raises(ValueError, match="sgd has no option betas; it takes"):
         make_optimizer("sgd", model, lr=0.1, betas=(0.9, 0.9))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0, 1e35])
+@pytest.mark.parametrize("table", [False, True])
+def test_a_learning_rate_that_no_step_can_take(bad, table, model, gradients, bits, rng):
+    def schedule(k):
+        return bad if k else 1.0
+
+    if table:
+        schedule.steps = 3
+        with pytest.raises(ValueError, match=r"SGD: the learning rate of update 1 must be in 0..1e\+30, got"):
+            SGD(model, 1.0, schedule=schedule)
+        return
+    optimizer = SGD(model, 1.0, schedule=schedule)
+    gradients(model, rng)
+    optimizer.step()
+    gradients(model, rng)
+    before = bits(optimizer)
+    with pytest.raises(ValueError, match=r"SGD: the learning rate of update 1 must be in 0..1e\+30, got"):
+        optimizer.step()
+    assert bits(optimizer) == before
+
+
+def test_a_learning_rate_beyond_float32(model):
+    with pytest.raises(ValueError, match="the learning rate of update 0 must be in"):
+        SGD(model, 1e300)
