@@ -101,6 +101,12 @@ def _module(xp: Any, name: str, storage: str) -> Any:
     return xp.RawModule(code=code, options=options)
 
 
+@functools.cache
+def _kernel(xp: Any, source: str, storage: str, function: str) -> Any:
+    """Kept, for a kernel that CuPy has just handed out looks its module up again in every launch."""
+    return _module(xp, source, storage).get_function(function)
+
+
 STORAGE = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
 
 
@@ -138,11 +144,11 @@ def launch(
     storage: DTypeLike = np.float32,
     shared: int = 0,
 ) -> None:
-    """Run `function` of `kernels/<source>.cu` on the current stream of its arrays' device.
+    """Run `function` of `kernels/<source>.cu` on the current device and stream.
 
-    `args`: outputs, inputs, sizes. Arrays must be C-contiguous (a raw kernel sees no strides). Scalars must be NumPy
-    scalars of the exact C type, `numpy.float32(x)` or `numpy.int64(n)`: a bare Python number would reach the kernel as
-    8 bytes whatever the parameter is, so it is refused. A grid with a 0 in it is nothing to do.
+    `args`: outputs, inputs, sizes. Arrays must be C-contiguous (a raw kernel sees no strides); None is a null pointer.
+    Scalars must be NumPy scalars of the exact C type, `numpy.float32(x)` or `numpy.int64(n)`: a bare Python number
+    would reach the kernel as 8 bytes whatever the parameter is, so it is refused. A grid with a 0 is nothing to do.
 
     Raises TypeError for a bare Python number, ValueError for an array that is not contiguous.
     """
@@ -155,13 +161,17 @@ def launch(
             raise TypeError(f"{function}: argument {index} is a {type(arg).__name__}; wrap it to its C type")
     if 0 in grid:
         return
-    kernel = _module(xp, source, STORAGE[np.dtype(storage).name]).get_function(function)
-    if shared > 48 << 10:
+    kernel = _kernel(xp, source, STORAGE[np.dtype(storage).name], function)
+    if shared:  # a block gets 48 KB, static arrays included, unless its kernel asks for more
         kernel.max_dynamic_shared_size_bytes = shared
+    values = tuple(NULL if arg is None else arg for arg in args)
     if on_launch is None:
-        kernel(grid, block, args, shared_mem=shared)
+        kernel(grid, block, values, shared_mem=shared)
     else:
-        on_launch(function, args, lambda: kernel(grid, block, args, shared_mem=shared))
+        on_launch(function, args, lambda: kernel(grid, block, values, shared_mem=shared))
+
+
+NULL = np.uint64(0)  # None is 0xffffffff in the kernel by CuPy 13 (cupy #9046)
 
 
 on_launch: Callable[[str, tuple[Any, ...], Callable[[], None]], None] | None = None

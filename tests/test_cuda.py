@@ -122,15 +122,26 @@ def kernel(monkeypatch):
             return kernel
 
     monkeypatch.setattr(gpulayers.cuda, "_module", lambda xp, source, storage: Module())
-    return kernel
+    gpulayers.cuda._kernel.cache_clear()
+    yield kernel
+    gpulayers.cuda._kernel.cache_clear()
 
 
 def test_launch_passes_arrays_null_pointers_and_exact_scalars(kernel):
     x = np.zeros(4, np.float32)
     args = (x, None, np.float32(2), np.int64(4))
     launch("scale", "scale", (1,), (128,), args, shared=100_000)
-    assert kernel.calls == [((1,), (128,), args, 100_000)]
+    [(grid, block, passed, shared)] = kernel.calls
+    assert (grid, block, shared) == ((1,), (128,), 100_000)
+    assert passed == (x, np.uint64(0), np.float32(2), np.int64(4))
+    assert passed[1].nbytes == 8  # a pointer's size
     assert kernel.max_dynamic_shared_size_bytes == 100_000
+
+
+def test_shared_memory_is_asked_for_below_48_kb_too(kernel):
+    """The kernel's static arrays count: 48 KB of dynamic memory and one float more are refused."""
+    launch("scale", "scale", (1,), (128,), (np.zeros(4, np.float32),), shared=48 << 10)
+    assert kernel.max_dynamic_shared_size_bytes == 48 << 10
 
 
 @pytest.mark.parametrize("scalar", [2.0, 2, True])

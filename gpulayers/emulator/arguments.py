@@ -64,9 +64,9 @@ class Binder:
     def _one(self, number: int, argument: Any, parameter: Variable, wanted: CType) -> bytes:
         if isinstance(argument, self.array_class):
             return self._array(number, argument, parameter, wanted)
-        if argument is None:
-            argument = np.uint64(0)
-        elif hasattr(argument, "ptr"):  # a MemoryPointer
+        if argument is None:  # CuPy 13 makes of it an address that is not 0
+            raise self._wrong(number, "None is no null pointer in CuPy 13; pass numpy.uint64(0)")
+        if hasattr(argument, "ptr"):  # a MemoryPointer
             argument = np.uint64(argument.ptr)
         value = self._scalar(number, argument)
         if value.dtype.itemsize != parameter.size:

@@ -99,7 +99,7 @@ class RawKernel:
 
     def _set(self, module: RawModule, name: str) -> None:
         self._module, self.name, self.__name__ = module, name, name
-        self._dynamic_limit = limits.shared_default
+        self._dynamic_limit: int | None = None
 
     @property
     def code(self) -> str | None:
@@ -133,8 +133,9 @@ class RawKernel:
 
     @property
     def max_dynamic_shared_size_bytes(self) -> int:
-        """The most dynamic shared memory that a launch may ask for; 48 KB until it is raised."""
-        return self._dynamic_limit
+        """The most dynamic shared memory that a launch may ask for; 48 KB less the static, until it is raised."""
+        raised = self._dynamic_limit
+        return limits.shared_default - self.shared_size_bytes if raised is None else raised
 
     @max_dynamic_shared_size_bytes.setter
     def max_dynamic_shared_size_bytes(self, bytes: int) -> None:
@@ -156,8 +157,8 @@ class RawKernel:
         values, spans = Binder(self.name, code.parameters, types, ndarray).bind(args)
         start = time.perf_counter()
         executed = module.launch(
-            self.name, grid, block, values, spans, shared=int(shared_mem), shared_limit=self._dynamic_limit,
-            check_races=settings.current.check_races,
+            self.name, grid, block, values, spans, shared=int(shared_mem),
+            shared_limit=self.max_dynamic_shared_size_bytes, check_races=settings.current.check_races,
         )  # fmt: skip
         seconds = time.perf_counter() - start
         settings.record(LaunchRecord(self.name, grid, block, int(shared_mem), executed, seconds))

@@ -96,6 +96,16 @@ def test_too_little_shared_memory():
         kernel.max_dynamic_shared_size_bytes = 300 << 10
 
 
+def test_static_shared_memory_counts_into_the_48_kb():
+    kernel = module().get_function("total")
+    arguments = (cp.ones(32, cp.float32), cp.zeros(2, cp.float32), np.int32(32))
+    assert (kernel.shared_size_bytes, kernel.max_dynamic_shared_size_bytes) == (128, (48 << 10) - 128)
+    with pytest.raises(errors.LaunchError, match="49152 bytes of dynamic and 128 of static shared memory"):
+        kernel((1,), (128,), arguments, shared_mem=48 << 10)
+    kernel.max_dynamic_shared_size_bytes = 48 << 10
+    kernel((1,), (128,), arguments, shared_mem=48 << 10)
+
+
 def test_arguments_that_do_not_fit():
     kernel = module().get_function("row_sum")
     out, ids, x = cp.empty(8, cp.float32), cp.arange(8), cp.arange(8, dtype=cp.float32)
@@ -127,10 +137,17 @@ def test_arguments_that_do_not_fit():
 
 def test_a_null_pointer_is_accepted_and_must_not_be_used():
     kernel = module().get_function("row_sum")
-    out, ids = cp.empty(8, cp.float32), cp.arange(8)
-    kernel((1,), (32,), (out, ids, None, np.int64(0), np.float32(2)))
+    out, ids, null = cp.empty(8, cp.float32), cp.arange(8), np.uint64(0)
+    kernel((1,), (32,), (out, ids, null, np.int64(0), np.float32(2)))
     with pytest.raises(errors.OutOfBounds, match="out-of-bounds load"):
-        kernel((1,), (32,), (out, ids, None, np.int64(8), np.float32(2)))
+        kernel((1,), (32,), (out, ids, null, np.int64(8), np.float32(2)))
+
+
+def test_none_is_refused_as_a_null_pointer():
+    """cupy #9046: in CuPy 13 it reached the kernel as 0xffffffff."""
+    kernel = module().get_function("row_sum")
+    with pytest.raises(errors.ArgumentError, match=r"argument 2: None is no null pointer .*numpy\.uint64\(0\)"):
+        kernel((1,), (32,), (cp.empty(8, cp.float32), cp.arange(8), None, np.int64(0), np.float32(2)))
 
 
 def test_bad_index_behind_a_pointer():

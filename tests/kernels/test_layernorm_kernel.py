@@ -24,6 +24,15 @@ def test_against_the_reference(device, storage, cols, affine, rng):
 
 
 @on_devices
+@pytest.mark.parametrize(("cols", "storage"), [(6144, "float32"), (3072, "bfloat16")])
+def test_backward_where_the_sums_of_a_block_take_48_kb(device, cols, storage, rng):
+    """With the kernel's own array that is more than a block gets unasked."""
+    x, dy = rng.normal(1, 2, (2, 3, cols)).astype(np.float32)
+    mean, rstd = layernorm.reference(x, None, None, 1e-5)[1:]
+    check_kernel(layernorm_backward, device, dy, x, Exact(mean), Exact(rstd), None, storage=storage, factor=2)
+
+
+@on_devices
 @pytest.mark.parametrize("cols", COLS)
 def test_sum_and_norm(device, cols, rng):
     x, f = rng.normal(1, 2, (2, 5, cols)).astype(np.float32)
