@@ -112,6 +112,4 @@ def latest_checkpoint(folder: StrPath, warn: Callable[[str], Any] = warnings.war
             warn(f"{error}; passed over")
         else:
             return path
-    raise FileError(
-        f"{folder} holds no checkpoint" + (" that is whole" if found else ": it is not a run that has begun")
-    )
+    raise FileError(f"{folder} holds no checkpoint" + (" that is whole" if found else ""))

@@ -83,7 +83,7 @@ def plain(value: Any) -> Any:
 
 
 def _drop_after(path: Path, step: int) -> None:
-    """Rewrite `path` without lines of later steps, of steps that come again, and lines that are no record, if any."""
+    """Rewrite `path` without lines of later steps and lines that are no record, if there are any."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -92,8 +92,8 @@ def _drop_after(path: Path, step: int) -> None:
         raise FileError(f"cannot read {path}: {error.strerror or error}") from error
     lines = [line for line in content.split(b"\n") if line]
     records = [_record(line) for line in lines]
-    kept = {r["step"]: line + b"\n" for line, r in zip(lines, records, strict=True) if r and r["step"] <= step}
-    if (wanted := b"".join(kept.values())) != content:
+    kept = [line + b"\n" for line, record in zip(lines, records, strict=True) if record and record["step"] <= step]
+    if (wanted := b"".join(kept)) != content:
         write_atomically(path, wanted)
 
 

@@ -138,11 +138,3 @@ def test_reading_a_broken_file(tmp_path):
         read_metrics(path)
     path.write_bytes(b'{"step": 1}\n\xff\xfe')
     assert read_metrics(path) == [{"step": 1}]
-
-
-def test_a_step_that_comes_twice_stays_once(tmp_path):
-    run(tmp_path / "x", 1, 5)
-    content = (tmp_path / "x").read_bytes()
-    (tmp_path / "x").write_bytes(content + content)
-    MetricsFile(tmp_path / "x", resume_at=5).close()
-    assert (tmp_path / "x").read_bytes() == content
