@@ -36,7 +36,7 @@ Answer = tuple[Status, str, str]
 OLDEST_DRIVER = 12  # CUDA major
 OLDEST_CARD = (7, 5)  # compute capability
 OLDEST_NUMPY = "2.1.2"
-OLDEST_CUPY = "13.6"
+OLDEST_CUPY = "14"  # the first with bfloat16
 ENOUGH_MEMORY = 1 << 30  # bytes
 CPU = "choose --backend numpy, or --backend emulated to run the kernels without a GPU"
 UNRESTRICTED = "options nvidia NVreg_RestrictProfilingToAdminUsers=0"

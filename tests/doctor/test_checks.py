@@ -163,7 +163,7 @@ DRIVER12 = DRIVER | {"version": 12080}
             "pip uninstall -y cupy-cuda11x && pip install 'gpulayers[cuda13]'",
         ),
         (with_packages("cupy-rocm-5-0"), "is for AMD cards", "pip uninstall -y cupy-rocm-5-0 && "),
-        ({"packages": PACKAGES | {"cupy-cuda13x": "13.5.1"}}, "older than 13.6", "pip install -U 'cupy-cuda13x>=13.6'"),
+        ({"packages": PACKAGES | {"cupy-cuda13x": "13.6.0"}}, "older than 14", "pip install -U 'cupy-cuda13x>=14'"),
     ],
 )
 def test_cupy(changes, found, remedy):
