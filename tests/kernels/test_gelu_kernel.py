@@ -38,6 +38,16 @@ def test_inplace_leaves_the_derivative(device, storage, approximate, rng):
 
 
 @on_devices
+@in_storage
+def test_inplace_at_any_alignment(device, storage, rng):
+    flat = gl.to_device(rng.normal(size=49).astype(STORAGE[storage]), device)
+    x = flat[1:].reshape(3, 16)
+    y, derivative = gelu_with_derivative(x.copy(), None, "none")
+    assert np.array_equal(gelu_with_derivative_inplace(x, None, "none").get(), y.get())
+    assert np.array_equal(x.get(), derivative.get())
+
+
+@on_devices
 @both
 @pytest.mark.parametrize("value", [-1e-3, -1, -3, -5, 0.0, 1e-3, 1, 3, 5])
 def test_each_value_has_its_digits(device, approximate, value):

@@ -66,11 +66,13 @@ def test_views_and_nothing(forward, backward, device, rng):
 
 @on_devices
 @in_storage
-def test_any_alignment(storage, device, rng):
+@pytest.mark.parametrize("start", [1, 2, 4])  # 8 bytes, among others
+def test_any_alignment(start, storage, device, rng):
     """Inputs of one backward pass that begin at different places behind a 16-byte boundary."""
-    flat = gl.to_device(rng.normal(size=2 * 40 + 1).astype(np.float32), device).astype(storage)
-    y, dy = flat[:80].reshape(2, 40), flat[1:].reshape(2, 40)
-    assert np.array_equal(softmax_backward(dy, y).get(), softmax_backward(dy.copy(), y).get())
+    flat = gl.to_device(rng.normal(size=2 * 40 + start).astype(np.float32), device).astype(storage)
+    y, dy = flat[:80].reshape(2, 40), flat[start:].reshape(2, 40)
+    for one, other in ((dy, y), (y, dy)):
+        assert np.array_equal(softmax_backward(one, other).get(), softmax_backward(one.copy(), other.copy()).get())
 
 
 @on_devices

@@ -100,7 +100,8 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     steps = [0] if normal else count_steps()
     if normal:
         launch.limits.max_steps = 4 * normal["steps"] + 1000
-    options = ["-q", "-x", "--tb=no", "--no-header", "--assert=plain", "-p", "no:cacheprovider"]
+    options = ["-o", "addopts=", "--import-mode=importlib", "-m", "not slow and not gpu"]  # and no other processes
+    options += ["-q", "-x", "--tb=no", "--no-header", "--assert=plain", "-p", "no:cacheprovider"]
     status = pytest.main([*options, job["tests"]], plugins=[recorder])
     if recorder.failure or status != 0:
         failure = recorder.failure or {"how": "value", "test": "", "error": f"pytest ended with status {status}"}
