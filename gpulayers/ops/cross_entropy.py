@@ -362,6 +362,7 @@ def _cuda(
 ) -> tuple[Array, Array]:
     rows, cols = logits.shape
     logits, targets = contiguous(logits), contiguous(targets)
+    weight = None if weight is None else contiguous(weight)
     losses = empty(rows, np.float32, like=logits)
     dlogits = logits if inplace else empty(logits.shape, logits.dtype, like=logits)
     row_bytes = 16 * (-(-cols * logits.dtype.itemsize // 16) + 1)  # a pack more: the row may begin inside one

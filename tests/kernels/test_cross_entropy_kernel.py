@@ -78,6 +78,19 @@ def test_logits_and_gradient_at_different_alignments(device, storage, rng):
 
 
 @on_devices
+def test_views(device, rng):
+    logits, targets = batch(rng, 4, 14)
+    weight = rng.random((7, 3)).astype(np.float32)
+    whole = [gl.to_device(a, device) for a in (logits, np.repeat(targets % 7, 2), weight)]
+    views = whole[0][:, ::2], whole[1][::2], whole[2][:, 1]
+    plain = [a.copy() for a in views]
+    for a, b in zip(
+        cross_entropy(*views[:2], weight=views[2]), cross_entropy(*plain[:2], weight=plain[2]), strict=True
+    ):
+        assert np.array_equal(a.get(), b.get())
+
+
+@on_devices
 def test_an_ignored_row_is_zero_whatever_it_holds(device):
     for poison in (np.nan, np.inf, -np.inf):
         logits = np.array([[poison] * 3, [1, 2, 3]], np.float32)
