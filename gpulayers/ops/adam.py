@@ -45,7 +45,8 @@ def _reference(
 ) -> None:
     """Written: p, m, v, and copy unless it is None. Read: g, control. All but control are (n,).
 
-    copy: p in its own dtype. clear: fill g with 0. A step that is not applied changes no bit of the others.
+    copy: p in its own dtype. clear: fill g with 0, for loops that need zeros; an `Optimizer` only marks gradients as
+    zero, which writes nothing. A step that is not applied changes no bit of the others.
     """
     xp = array_module(p, m, v, g, control)
     c = Control(*control)
