@@ -127,7 +127,8 @@ class Campaign:
     def key(self, kernel: str, texts: dict[str, str]) -> str:
         """Of what a result depends on: the kernel's tests, its ops, their sources, the emulator."""
         package, ops = self.scratch / "gpulayers", self.ops(kernel)
-        paths = [self.tests(kernel), package / "cuda.py", *(package / "ops" / f"{op}.py" for op in ops)]
+        paths = [self.tests(kernel), package / "cuda.py", package / "verify" / "tolerances.py"]
+        paths += [package / "ops" / f"{op}.py" for op in ops]
         paths += [self.scratch / "tests" / name for name in SHARED]
         paths += sorted((package / "emulator").glob("*.py"))
         included = {name for op in ops if f"{op}.cu" in texts for name in self.closure(f"{op}.cu")}
