@@ -132,7 +132,7 @@ def _loss_and_gradient(who: str, logits: Array, targets: Array, o: _Options, inp
     if mean is None:
         return losses.sum(), dlogits
     if xp is np and mean == 0:  # nothing counts: 0, even where a row's loss is infinite
-        return mean[()], dlogits
+        return dtype.type(0), dlogits
     return losses.sum() * mean, dlogits
 
 
