@@ -4,12 +4,13 @@ import functools
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from gpulayers.backend import Array, array_module, is_array
+from gpulayers.kernel_arguments import CParameter, check_arguments, parameters
 
 
 class GPUUnavailable(RuntimeError):
@@ -107,6 +108,11 @@ def _kernel(xp: Any, source: str, storage: str, function: str) -> Any:
     return _module(xp, source, storage).get_function(function)
 
 
+@functools.cache
+def _parameters(source: str, function: str) -> tuple[CParameter, ...]:
+    return parameters(kernel_source(source, "float")[0], function)
+
+
 STORAGE = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
 
 
@@ -150,18 +156,14 @@ def launch(
     Scalars must be NumPy scalars of the exact C type, `numpy.float32(x)` or `numpy.int64(n)`: a bare Python number
     would reach the kernel as 8 bytes whatever the parameter is, so it is refused. A grid with a 0 is nothing to do.
 
-    Raises TypeError for a bare Python number, ValueError for an array that is not contiguous.
+    Raises TypeError for arguments of other types than the source declares, ValueError for an array that is not
+    contiguous.
     """
-    xp = array_module(*(a for a in args if is_array(a)))
-    for index, arg in enumerate(args):
-        if is_array(arg):
-            if not (array := cast(Array, arg)).flags.c_contiguous:
-                raise ValueError(f"{function}: argument {index} is not contiguous, strides {array.strides}")
-        elif arg is not None and not isinstance(arg, np.generic):
-            raise TypeError(f"{function}: argument {index} is a {type(arg).__name__}; wrap it to its C type")
+    xp, storage = array_module(*(a for a in args if is_array(a))), np.dtype(storage)
+    check_arguments(function, _parameters(source, function), storage, args)
     if 0 in grid:
         return
-    kernel = _kernel(xp, source, STORAGE[np.dtype(storage).name], function)
+    kernel = _kernel(xp, source, STORAGE[storage.name], function)
     if shared:  # a block gets 48 KB, static arrays included, unless its kernel asks for more
         kernel.max_dynamic_shared_size_bytes = shared
     values = tuple(NULL if arg is None else arg for arg in args)
@@ -171,7 +173,7 @@ def launch(
         on_launch(function, args, lambda: kernel(grid, block, values, shared_mem=shared))
 
 
-NULL = np.uint64(0)  # None is 0xffffffff in the kernel by CuPy 13 (cupy #9046)
+NULL = np.uint64(0)  # None is no null pointer to all versions of CuPy (#9046)
 
 
 on_launch: Callable[[str, tuple[Any, ...], Callable[[], None]], None] | None = None

@@ -1,5 +1,6 @@
 """H25 (cupy #1790): a machine without CuPy, without a driver, or with one that fails, says so once and works on."""
 
+import re
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 import gpulayers.cuda
 from gpulayers.backend import use
 from gpulayers.cuda import GPUUnavailable, import_cupy, launch
+from gpulayers.kernel_arguments import check_arguments, parameters
 from gpulayers.layers.linear import Linear
 
 REMEDY = r": install an NVIDIA driver and the wheel .*'gpulayers\[cuda12\]'.*, or choose the numpy backend$"
@@ -121,15 +123,20 @@ def kernel(monkeypatch):
             assert name == "scale"
             return kernel
 
+    code = 'extern "C" __global__ void scale(float* y, const float* x, float by, offset n) {}'
     monkeypatch.setattr(gpulayers.cuda, "_module", lambda xp, source, storage: Module())
+    monkeypatch.setattr(gpulayers.cuda, "_parameters", lambda source, function: parameters(code, function))
     gpulayers.cuda._kernel.cache_clear()
     yield kernel
     gpulayers.cuda._kernel.cache_clear()
 
 
+ARGUMENTS = (np.zeros(4, np.float32), None, np.float32(2), np.int64(4))
+
+
 def test_launch_passes_arrays_null_pointers_and_exact_scalars(kernel):
     x = np.zeros(4, np.float32)
-    args = (x, None, np.float32(2), np.int64(4))
+    args = (x, *ARGUMENTS[1:])
     launch("scale", "scale", (1,), (128,), args, shared=100_000)
     [(grid, block, passed, shared)] = kernel.calls
     assert (grid, block, shared) == ((1,), (128,), 100_000)
@@ -140,28 +147,65 @@ def test_launch_passes_arrays_null_pointers_and_exact_scalars(kernel):
 
 def test_shared_memory_is_asked_for_below_48_kb_too(kernel):
     """The kernel's static arrays count: 48 KB of dynamic memory and one float more are refused."""
-    launch("scale", "scale", (1,), (128,), (np.zeros(4, np.float32),), shared=48 << 10)
+    launch("scale", "scale", (1,), (128,), ARGUMENTS, shared=48 << 10)
     assert kernel.max_dynamic_shared_size_bytes == 48 << 10
 
 
 @pytest.mark.parametrize("scalar", [2.0, 2, True])
 def test_h10_launch_refuses_bare_python_numbers(kernel, scalar):
     """cupy #8485: a Python float is 8 bytes, of which a `float` parameter would read the wrong four."""
-    with pytest.raises(TypeError, match=f"scale: argument 1 is a {type(scalar).__name__}; wrap it to its C type"):
-        launch("scale", "scale", (1,), (128,), (np.zeros(4, np.float32), scalar))
+    for place, name, dtype in ((2, "by", "float32"), (3, "n", "int64")):
+        args = (*ARGUMENTS[:place], scalar, *ARGUMENTS[place + 1 :])
+        message = f"scale: {name} is a {type(scalar).__name__}; wrap it to its C type, numpy.{dtype}"
+        with pytest.raises(TypeError, match=message):
+            launch("scale", "scale", (1,), (128,), args)
     assert not kernel.calls
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong", "message"),
+    [
+        (0, np.zeros(4), "y must be float32, got an array of float64"),
+        (1, np.zeros(4, np.float16), "x must be float32, got an array of float16"),
+        (1, np.int64(0), "x must be float32, got int64"),
+        (2, np.zeros(1, np.float32), "by must be float32, got an array of float32"),
+        (2, np.float64(2), "by must be float32, got float64"),
+        (2, None, "by is a NoneType"),
+        (3, np.int32(4), "n must be int64, got int32"),
+    ],
+)
+def test_h11_launch_refuses_what_the_kernel_would_misread(kernel, place, wrong, message):
+    with pytest.raises(TypeError, match=f"scale: {message}"):
+        launch("scale", "scale", (1,), (128,), (*ARGUMENTS[:place], wrong, *ARGUMENTS[place + 1 :]))
+    with pytest.raises(TypeError, match="scale takes 4 arguments, got 3"):
+        launch("scale", "scale", (1,), (128,), ARGUMENTS[:3])
+    assert not kernel.calls
+
+
+def test_the_parameters_of_every_kernel_are_known():
+    """And a pointer to storage takes the storage type, an address, or nothing."""
+    count = 0
+    for path in gpulayers.cuda.kernel_folder().glob("*.cu"):
+        code = path.read_text(encoding="utf-8")
+        for function in re.findall(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)', code):
+            count += 1
+            wanted = parameters(code, function)
+            args = [np.uint64(0) if one.pointer else (one.dtype or np.dtype("f2")).type(0) for one in wanted]
+            check_arguments(function, wanted, np.dtype(np.float16), tuple(args))
+    assert count > 40
 
 
 def test_h09_launch_refuses_views(kernel):
     """cupy #9233: a raw kernel would read a transposed view in storage order."""
-    for view in (np.zeros((2, 3)).T, np.zeros((4, 3))[::2], np.zeros((4, 3))[:, 1:]):
-        with pytest.raises(ValueError, match="scale: argument 0 is not contiguous, strides"):
-            launch("scale", "scale", (1,), (128,), (view,))
+    x = np.zeros((4, 3), np.float32)
+    for view in (x.T, x[::2], x[:, 1:]):
+        with pytest.raises(ValueError, match="scale: y is not contiguous, strides"):
+            launch("scale", "scale", (1,), (128,), (view, *ARGUMENTS[1:]))
     assert not kernel.calls
 
 
 def test_h13_an_empty_grid_is_nothing_to_do(kernel):
-    launch("scale", "scale", (0, 1), (128,), (np.zeros((0, 4), np.float32),))
+    launch("scale", "scale", (0, 1), (128,), ARGUMENTS)
     assert not kernel.calls
 
 
