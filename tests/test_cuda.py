@@ -174,7 +174,7 @@ def test_h10_launch_refuses_bare_python_numbers(kernel, scalar):
         (3, np.int32(4), "n must be int64, got int32"),
     ],
 )
-def test_h11_launch_refuses_what_the_kernel_would_misread(kernel, place, wrong, message):
+def test_launch_refuses_what_the_kernel_would_misread(kernel, place, wrong, message):
     with pytest.raises(TypeError, match=f"scale: {message}"):
         launch("scale", "scale", (1,), (128,), (*ARGUMENTS[:place], wrong, *ARGUMENTS[place + 1 :]))
     with pytest.raises(TypeError, match="scale takes 4 arguments, got 3"):
