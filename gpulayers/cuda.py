@@ -56,8 +56,9 @@ def _first_line(error: BaseException) -> str:
 
 def import_emulated() -> Any:
     """The emulator's stand-in for CuPy: arrays in host memory, kernels run from their PTX on the CPU."""
-    from gpulayers.emulator import cupy
+    from gpulayers.emulator import cupy, toolkit
 
+    toolkit.find()  # here, where nothing has begun, rather than at the first kernel
     return cupy
 
 

@@ -24,6 +24,7 @@ from gpulayers.cli import doctor, evaluate, generate, profile, train, verify
 from gpulayers.cli.arguments import Parser, UsageError
 from gpulayers.cuda import GPUUnavailable
 from gpulayers.data import DataError
+from gpulayers.emulator.errors import ToolkitMissing
 from gpulayers.profiling.nsight import ProfilerFailed
 from gpulayers.profiling.nvtx_ranges import NVTXMissing
 from gpulayers.storage import FileError
@@ -38,7 +39,16 @@ COMMANDS = {
     "verify": verify,
     "doctor": doctor,
 }
-EXPECTED = (UsageError, ConfigError, DataError, FileError, GPUUnavailable, FloatingPointError, NVTXMissing)
+EXPECTED = (
+    UsageError,
+    ConfigError,
+    DataError,
+    FileError,
+    GPUUnavailable,
+    ToolkitMissing,
+    FloatingPointError,
+    NVTXMissing,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

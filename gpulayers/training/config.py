@@ -62,7 +62,7 @@ class OptimizerOptions:
         None, "steps until the schedule has run out; fixed for the life of a run", at_least=1, default_text="as steps"
     )
     warmup: int | None = option(
-        None, "steps in which the rate first rises", at_least=0, default_text="a twentieth of schedule-steps"
+        None, "steps in which the rate first rises", at_least=0, default_text="schedule-steps / 20, at least 100 or / 4"
     )
     lr_final: float = option(0.05, "linear, cosine: part of the rate that is left at the end", at_least=0, at_most=1)
     lr_step_size: int | None = option(
@@ -82,7 +82,8 @@ class OptimizerOptions:
     def complete(self, steps: int) -> "OptimizerOptions":
         """With the lengths that depend on the number of steps. Raises ConfigError where values do not fit."""
         horizon = self.schedule_steps or max(1, steps)
-        warmup = horizon // 20 if self.warmup is None else self.warmup
+        # a short run needs its first steps small too: the rate of a long one's third step makes the loss explode
+        warmup = max(horizon // 20, min(100, horizon // 4)) if self.warmup is None else self.warmup
         if warmup > horizon:
             raise ConfigError(f"warmup must be at most schedule_steps, got {warmup} and {horizon}")
         if horizon > MOST_STEPS and self.schedule != "constant":
@@ -102,8 +103,8 @@ class OptimizerOptions:
 class TrainingOptions:
     """How long, how much at a time, and where."""
 
-    steps: int = option(2000, "steps in all", at_least=0)
-    batch: int = option(4, "sequences in a step", at_least=1, at_most=2**31 - 1)
+    steps: int = option(900, "steps in all", at_least=0)
+    batch: int = option(8, "sequences in a step", at_least=1, at_most=2**31 - 1)
     accumulate: int = option(
         1, "parts that a step's batch is computed in: less memory, the same result to rounding", at_least=1
     )
@@ -119,11 +120,11 @@ class TrainingOptions:
     threads: int | None = option(
         None, "CPU threads for matrix products", at_least=1, at_most=4096, default_text="all cores"
     )
-    eval_every: int = option(400, "steps between measurements on the validation part; 0: only at the end", at_least=0)
+    eval_every: int = option(300, "steps between measurements on the validation part; 0: only at the end", at_least=0)
     eval_tokens: int = option(65536, "validation tokens that are measured, at most", at_least=1)
-    sample_every: int = option(500, "steps between samples; 0: none", at_least=0)
+    sample_every: int = option(300, "steps between samples; 0: none", at_least=0)
     sample_tokens: int = option(200, "tokens of a sample", at_least=1)
-    save_every: int = option(500, "steps between checkpoints; 0: only at the start and the end", at_least=0)
+    save_every: int = option(300, "steps between checkpoints; 0: only at the start and the end", at_least=0)
 
     def check(self) -> None:
         """Raises ConfigError where single values are right but do not fit each other."""

@@ -433,3 +433,20 @@ def test_the_emulated_device_starts_tiny(tmp_path):
         assert (config.model.dim, config.training.batch) == (32, 2)
     command = ["train", "--backend", "numpy", "--config", str(tmp_path / "some.toml")]
     assert config_from(parse(command)).model.dim == 96
+
+
+def test_the_emulated_device_without_its_wheels_is_one_line(capfd, tmp_path, monkeypatch):
+    from gpulayers.emulator import toolkit
+    from gpulayers.emulator.errors import ToolkitMissing
+
+    def missing():
+        raise ToolkitMissing("The emulated device needs NVRTC, which is not installed")
+
+    monkeypatch.setattr(toolkit, "find", missing)
+    assert "needs NVRTC" in sentence(capfd, "train", "--backend", "emulated", "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_short_run_warms_up_for_a_quarter_of_it():
+    for steps, warmup in ((60, 15), (400, 100), (900, 100), (4000, 200)):
+        assert config_from(parse(["train", "--steps", str(steps)])).complete().optimizer.warmup == warmup

@@ -59,7 +59,7 @@ def test_complete_makes_open_choices(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = dataclasses.replace(Config(), data=dataclasses.replace(Config().data, files=("a.txt",)))
     config = config.with_training(steps=200).complete()
-    assert (config.optimizer.schedule_steps, config.optimizer.warmup, config.optimizer.lr_step_size) == (200, 10, 64)
+    assert (config.optimizer.schedule_steps, config.optimizer.warmup, config.optimizer.lr_step_size) == (200, 50, 50)
     assert config.model.kv_heads == config.model.heads
     assert config.training.threads == available_cores() >= 1
     assert config.data.files == (str(tmp_path / "a.txt"),)
