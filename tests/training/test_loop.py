@@ -125,7 +125,7 @@ def test_what_a_run_leaves(tmp_path, capsys):
     assert [r["step"] for r in records] == list(range(1, 13))
     assert [r["step"] for r in records if "val_loss" in r] == [4, 8, 12]
     assert all({"loss", "lr", "grad_norm"} <= r.keys() for r in records)
-    assert records[0]["lr"] == pytest.approx(trainer.config.optimizer.lr)  # 12 // 20: no warm-up
+    assert records[0]["lr"] == pytest.approx(trainer.config.optimizer.lr / 3)  # a warm-up of 12 // 4 steps
     assert records[-1]["loss"] < records[0]["loss"]
     samples = lines(tmp_path / "run" / "samples.jsonl")
     assert [s["step"] for s in samples] == [3, 6, 9, 12]
