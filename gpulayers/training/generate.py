@@ -1,16 +1,7 @@
-"""Sampling text from a model, one token after the other.
-
-    p = softmax(logits of the last position / temperature), cut down by top_k, then by top_p, and scaled to sum 1
-
-Token number i of a text is drawn with random bits that depend on (seed, i) alone, so the same seed writes the same
-text. temperature 0 takes the likeliest token.
-
-top_p: Holtzman, Buys, Du, Forbes and Choi, The curious case of neural text degeneration, 2020, section 3.1.
-"""
+"""Writing text with a language model, one token after the other; how a token is drawn is in `gpulayers/sampling.py`."""
 
 import operator
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,32 +9,9 @@ import numpy as np
 from gpulayers.backend import device_of, to_device, to_numpy
 from gpulayers.data import Tokenizer
 from gpulayers.layers.layer import Layer
-from gpulayers.random import CALL_BITS, random_bits
-from gpulayers.step import Key
-from gpulayers.training.options import check, fields, option
+from gpulayers.sampling import Sampling, pick
 
-SAMPLING_CALL = (1 << CALL_BITS) - 2  # no layer's draws reach it, and the last one is the batches'
 WAIT = 16  # tokens that a character may be spread over, at most
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How the next token is picked from its probabilities."""
-
-    temperature: float = option(1.0, "below 1: safer, above 1: wilder, 0: always the likeliest token", at_least=0)
-    top_k: int | None = option(None, "draw only from the K likeliest tokens", at_least=1, default_text="all")
-    top_p: float | None = option(
-        None, "draw only from the likeliest tokens that together reach P", above=0, at_most=1, default_text="all"
-    )
-    seed: int = option(0, "the same seed writes the same text", at_least=0, at_most=2**63 - 1)
-
-    def checked(self) -> "Sampling":
-        """Itself. Raises ConfigError, a ValueError, for a value out of its range."""
-        known = fields(self)
-        for name, value in vars(self).items():
-            if value is not None:
-                check(known[name], value, name)
-        return self
 
 
 def generate(
@@ -83,39 +51,6 @@ def _stream(model: Any, window: list[int], tokens: int, sampling: Sampling) -> I
         logits = model(to_device(np.array([window]), device))[0, -1]  # (V,)
         window.append(pick(to_numpy(logits), i, sampling))
         yield window[-1]
-
-
-def pick(logits: np.ndarray, i: int, sampling: Sampling) -> int:
-    """Token number `i` of a text, from its logits (V,)."""
-    if not np.isfinite(logits.max()):  # a single -inf is a token that cannot come
-        raise FloatingPointError("generate: the model's logits are not finite (NaN or inf)")
-    if sampling.temperature == 0:
-        return int(logits.argmax())
-    cumulated = probabilities(logits, sampling).cumsum()
-    return int(np.searchsorted(cumulated, uniform(sampling.seed, i) * cumulated[-1], side="right"))
-
-
-def probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
-    """What `pick` draws from: (V,) in float64."""
-    z = logits.astype(np.float64)
-    with np.errstate(over="ignore"):  # a temperature near 0 sends all but the likeliest to -inf
-        z = (z - z.max()) / sampling.temperature
-    order = np.argsort(-z, kind="stable")  # likeliest first; of equal ones, the lower id
-    if sampling.top_k is not None:
-        z[order[sampling.top_k :]] = -np.inf
-    p = np.exp(z)
-    p /= p.sum()
-    if sampling.top_p is not None:
-        before = p[order].cumsum() - p[order]  # what the likelier tokens have together
-        p[order[before >= sampling.top_p]] = 0
-        p /= p.sum()
-    return p
-
-
-def uniform(seed: int, i: int) -> float:
-    """Draw number `i`, in (0, 1)."""
-    bits = int(random_bits(Key(seed, 0, SAMPLING_CALL, first_sample=i), row_size=1, rows=1)[0, 0])
-    return (bits + 0.5) / 2**32
 
 
 def pieces(tokenizer: Tokenizer, ids: Iterable[int]) -> Iterator[str]:
