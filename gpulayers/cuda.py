@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike
 
 from gpulayers.backend import Array, array_module, is_array
 from gpulayers.kernel_arguments import CParameter, check_arguments, parameters
+from gpulayers.remedies import INSTALL
 
 
 class GPUUnavailable(RuntimeError):
@@ -42,7 +43,7 @@ def import_cupy() -> Any:
 def _sentence(reason: str) -> str:
     return (
         f"no GPU can be used because {reason}: install an NVIDIA driver and the wheel for its CUDA version "
-        "(pip install 'gpulayers[cuda12]' or 'gpulayers[cuda13]'), or choose the numpy backend"
+        f"({INSTALL['cuda12']}, or cuda13x), or choose the numpy backend"
     )
 
 

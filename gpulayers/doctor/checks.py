@@ -11,6 +11,7 @@ import numpy as np
 
 from gpulayers.cuda import kernel_folder
 from gpulayers.doctor.machine import Machine
+from gpulayers.remedies import INSTALL
 
 
 class Status(StrEnum):
@@ -131,7 +132,7 @@ def driver_major(m: Machine) -> int | None:
 def install(m: Machine) -> str:
     """The line that installs what this machine's driver can run."""
     major = driver_major(m)
-    return f"pip install 'gpulayers[cuda{12 if major == 12 else 13}]'"
+    return INSTALL["cuda12" if major == 12 else "cuda13"]
 
 
 # ------------------------------------------------------------------------------------------------ CuPy's wheels
@@ -291,13 +292,15 @@ def kernels(m: Machine) -> Answer:
     try:
         folder = kernel_folder()
     except FileNotFoundError as error:
-        return fail(str(error).partition(":")[0], "pip install --force-reinstall --no-deps gpulayers")
+        return fail(
+            str(error).partition(":")[0], "pip install --force-reinstall --no-deps . (in the clone of gpulayers)"
+        )
     return ok(f"{len(list(folder.glob('*.cu')))} sources in {folder}")
 
 
 def emulator(m: Machine) -> Answer:
     if "error" in m.emulator:
-        return warn(m.emulator["error"].partition(": pip")[0], "pip install 'gpulayers[emulated]'")
+        return warn(m.emulator["error"].partition(": pip")[0], INSTALL["emulated"])
     return ok(f"ran a kernel, compiled by NVRTC for CUDA {m.emulator['cuda']}")
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from gpulayers.emulator import disk_cache, toolkit
 from gpulayers.emulator.errors import CompileError, ToolkitMissing
+from gpulayers.remedies import INSTALL
 
 BASE_OPTIONS = ("-std=c++17", "-ftz=true")
 _cache: dict[str, Compiled] = {}
@@ -52,7 +53,7 @@ def _library() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        raise ToolkitMissing(f"NVRTC at {path} does not load ({error}): {toolkit.REMEDY}") from error
+        raise ToolkitMissing(f"NVRTC at {path} does not load ({error}): {INSTALL['emulated']}") from error
     library.nvrtcGetErrorString.restype = c_char_p
     library.nvrtcGetErrorString.argtypes = [c_int]
     library.nvrtcGetLoweredName.argtypes = [c_void_p, c_char_p, POINTER(c_char_p)]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpulayers.emulator.errors import ToolkitMissing
+from gpulayers.remedies import INSTALL
 
-REMEDY = "pip install 'gpulayers[emulated]'"
 LAYOUTS = (  # (CUDA major, folder of the library, folder of the headers), the newest first
     (13, "cu13", "cu13/include"),
     (12, "cuda_nvrtc", "cuda_runtime/include"),
@@ -51,4 +51,4 @@ def find() -> Toolkit:
             return Toolkit(library, include, major)
         compiler_seen = compiler_seen or library is not None
     missing = "the CUDA headers (wheel nvidia-cuda-runtime)" if compiler_seen else "NVRTC (wheel nvidia-cuda-nvrtc)"
-    raise ToolkitMissing(f"The emulated device needs {missing}, which is not installed: {REMEDY}")
+    raise ToolkitMissing(f"The emulated device needs {missing}, which is not installed: {INSTALL['emulated']}")

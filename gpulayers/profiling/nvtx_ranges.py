@@ -8,6 +8,7 @@ from typing import Any
 
 from gpulayers.cuda import work_of
 from gpulayers.profiling.ranges import Range
+from gpulayers.remedies import INSTALL
 
 DOMAIN = "gpulayers"
 COLORS = {"forward": "green", "backward": "orange", "optimizer": "purple", "loss": "red", "launch": "blue"}
@@ -27,9 +28,7 @@ class NVTX:
         try:
             import nvtx
         except ImportError as error:
-            raise NVTXMissing(
-                f"NVTX ranges need the nvtx package ({error}): pip install 'gpulayers[profile]'"
-            ) from error
+            raise NVTXMissing(f"NVTX ranges need the nvtx package ({error}): {INSTALL['profile']}") from error
         self._domain = nvtx.get_domain(DOMAIN)
         self._attributes = functools.cache(self._make)
 

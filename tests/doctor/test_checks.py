@@ -9,6 +9,7 @@ from gpulayers import doctor
 from gpulayers.doctor import checks
 from gpulayers.doctor.checks import CHECKS, Status, diagnose, satisfies
 from gpulayers.doctor.machine import Machine
+from gpulayers.remedies import INSTALL
 
 H200 = ["NVIDIA H200", 9, 0]
 DRIVER = {"version": 13000, "init": 0, "devices": [H200]}
@@ -139,28 +140,28 @@ DRIVER12 = DRIVER | {"version": 12080}
 @pytest.mark.parametrize(
     ("changes", "found", "remedy"),
     [
-        (with_packages(), "CuPy is not installed", "pip install 'gpulayers[cuda13]'"),
-        (with_packages(driver=DRIVER12), "CuPy is not installed", "pip install 'gpulayers[cuda12]'"),
-        (with_packages(driver=MISSING), "CuPy is not installed", "pip install 'gpulayers[cuda13]'"),
+        (with_packages(), "CuPy is not installed", "pip install 'cupy-cuda13x[ctk]>=14'"),
+        (with_packages(driver=DRIVER12), "CuPy is not installed", "pip install 'cupy-cuda12x[ctk]>=14'"),
+        (with_packages(driver=MISSING), "CuPy is not installed", "pip install 'cupy-cuda13x[ctk]>=14'"),
         (
             with_packages("cupy-cuda12x", "cupy-cuda13x"),
             "cupy-cuda12x 14.2.0, cupy-cuda13x 14.2.0: they overwrite each other",
-            "pip uninstall -y cupy-cuda12x cupy-cuda13x && pip install 'gpulayers[cuda13]'",
+            "pip uninstall -y cupy-cuda12x cupy-cuda13x && pip install 'cupy-cuda13x[ctk]>=14'",
         ),
         (
             with_packages("cupy", "cupy-cuda12x", driver=DRIVER12),
             "overwrite each other",
-            "pip uninstall -y cupy cupy-cuda12x && pip install 'gpulayers[cuda12]'",
+            "pip uninstall -y cupy cupy-cuda12x && pip install 'cupy-cuda12x[ctk]>=14'",
         ),
         (
             with_packages("cupy-cuda13x", driver=DRIVER12),
             "cupy-cuda13x 14.2.0 is for CUDA 13, and the driver runs CUDA 12 at most",
-            "pip uninstall -y cupy-cuda13x && pip install 'gpulayers[cuda12]'",
+            "pip uninstall -y cupy-cuda13x && pip install 'cupy-cuda12x[ctk]>=14'",
         ),
         (
             with_packages("cupy-cuda11x"),
             "is for CUDA 11",
-            "pip uninstall -y cupy-cuda11x && pip install 'gpulayers[cuda13]'",
+            "pip uninstall -y cupy-cuda11x && pip install 'cupy-cuda13x[ctk]>=14'",
         ),
         (with_packages("cupy-rocm-5-0"), "is for AMD cards", "pip uninstall -y cupy-rocm-5-0 && "),
         ({"packages": PACKAGES | {"cupy-cuda13x": "13.6.0"}}, "older than 14", "pip install -U 'cupy-cuda13x>=14'"),
@@ -215,7 +216,7 @@ NO_NVRTC = {
 def test_nvrtc():
     assert answer("nvrtc") == (Status.OK, "NVRTC 13.0 compiles", "")
     status, text, mend = answer("nvrtc", nvrtc=NO_NVRTC)
-    assert (status, mend) == (Status.FAIL, "pip install 'gpulayers[cuda13]'")
+    assert (status, mend) == (Status.FAIL, "pip install 'cupy-cuda13x[ctk]>=14'")
     assert text.endswith("which is not installed")
     assert answer("nvrtc", nvrtc=NO_NVRTC, toolkit=(Path("/cuda"), 13))[0] is Status.SKIPPED
     status, text, mend = answer("nvrtc", nvrtc={"error": "NVRTC: invalid value for --gpu-architecture"})
@@ -314,13 +315,13 @@ def test_kernels(monkeypatch):
     monkeypatch.setattr(checks, "kernel_folder", missing)
     status, text, mend = answer("kernels")
     assert (status, text) == (Status.FAIL, "the CUDA sources are nowhere")
-    assert mend == "pip install --force-reinstall --no-deps gpulayers"
+    assert mend == "pip install --force-reinstall --no-deps . (in the clone of gpulayers)"
 
 
 def test_emulator():
     assert answer("emulator")[:2] == (Status.OK, "ran a kernel, compiled by NVRTC for CUDA 13")
     status, text, mend = answer("emulator", emulator=NO_NVRTC)
-    assert (status, mend) == (Status.WARN, "pip install 'gpulayers[emulated]'")
+    assert (status, mend) == (Status.WARN, INSTALL["emulated"])
     assert text.endswith("which is not installed")
 
 

@@ -1,0 +1,9 @@
+"""The line that installs what is missing, for messages: the packages of an extra by their own names, since the name of
+this project may be somebody else's in a package index, and its clone may lie anywhere."""
+
+INSTALL = {
+    "cuda12": "pip install 'cupy-cuda12x[ctk]>=14'",
+    "cuda13": "pip install 'cupy-cuda13x[ctk]>=14'",
+    "emulated": "pip install 'nvidia-cuda-nvrtc>=13' 'nvidia-cuda-runtime>=13'",
+    "profile": "pip install 'nvtx>=0.2.11'",
+}
