@@ -39,7 +39,7 @@ from gpulayers.layers import (
     TiedLinear,
 )
 from gpulayers.masks import causal_mask, padding_mask
-from gpulayers.models import GPT, GPTConfig
+from gpulayers.models import GPT, FeedForwardConfig, FeedForwardNet, GPTConfig
 from gpulayers.ops.cross_entropy import count_targets, cross_entropy, cross_entropy_inplace
 from gpulayers.ops.mse import mse_loss
 from gpulayers.optim import (
@@ -69,6 +69,8 @@ __all__ = [
     "Dropout",
     "Embedding",
     "FeedForward",
+    "FeedForwardConfig",
+    "FeedForwardNet",
     "FileError",
     "GPTConfig",
     "GradientError",
