@@ -14,8 +14,10 @@ from gpulayers.backend import array_module, device_of, to_device, to_numpy, use
 from gpulayers.gradcheck import GradientError, gradcheck
 from gpulayers.layers import (
     GELU,
+    DecoderBlock,
     Dropout,
     Embedding,
+    EncoderBlock,
     FeedForward,
     Layer,
     LayerNorm,
@@ -66,8 +68,10 @@ __all__ = [
     "Adam",
     "AdamW",
     "Buffer",
+    "DecoderBlock",
     "Dropout",
     "Embedding",
+    "EncoderBlock",
     "FeedForward",
     "FeedForwardConfig",
     "FeedForwardNet",

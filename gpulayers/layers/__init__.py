@@ -1,8 +1,11 @@
 """One layer a file, forward and backward side by side. `layer.py` has the contract that all of them keep."""
 
 from gpulayers.layers.attention import MultiHeadAttention
+from gpulayers.layers.batchnorm import BatchNorm
+from gpulayers.layers.decoder_block import DecoderBlock
 from gpulayers.layers.dropout import Dropout
 from gpulayers.layers.embedding import Embedding
+from gpulayers.layers.encoder_block import EncoderBlock
 from gpulayers.layers.feedforward import FeedForward
 from gpulayers.layers.gelu import GELU
 from gpulayers.layers.layer import Layer
@@ -26,8 +29,10 @@ from gpulayers.layers.tied_linear import TiedLinear
 
 __all__ = [
     "GELU",
+    "DecoderBlock",
     "Dropout",
     "Embedding",
+    "EncoderBlock",
     "FeedForward",
     "Layer",
     "LayerNorm",

@@ -184,20 +184,34 @@ class MultiHeadAttention(Layer):
         scores = matmul(q.reshape(B, K, H // K, T, d), k[:, :, None].swapaxes(-1, -2))
         return masked_softmax(scores.reshape(B, H, T, S), hide, self.scale, causal)
 
-    def step(self, x: Array, cache: Cache | None = None, *, hide: Array = None) -> tuple[Array, Cache]:
-        """Causal self-attention in evaluation, piece by piece: the rows of x follow those that made `cache`.
+    def start(self, key: Array, value: Array = None) -> Cache:
+        """Cross-attention: keys and values projected once, the cache with which `step` takes queries piece by piece."""
+        if self.kdim is None:
+            raise TypeError("MultiHeadAttention.start is for cross-attention; self-attention starts with cache=None")
+        parts, _ = self._project((key, value), self.inputs[1:])
+        return Cache(parts["k"], parts["v"])
 
+    def step(self, x: Array, cache: Cache | None = None, *, hide: Array = None) -> tuple[Array, Cache]:
+        """Evaluation, piece by piece: y, equal to the matching rows of a whole pass, and the cache for the next piece.
+
+        Causal self-attention: the rows of x follow those that made `cache`, None at first; the new cache has theirs as
+        well, and the old one stays. Cross-attention: `cache` comes from `start` and is handed back as it is.
         x: (B, T, dim), T is 1 when decoding. hide: broadcastable to (B, H, T, S), S counting the cached rows too.
-        Returns y, equal to the matching rows of a whole pass, and the cache with the new rows; the old one stays.
         """
-        parts, _ = self._project((x,), start=0 if cache is None else cache.k.shape[1])
-        k, v = parts["k"], parts["v"]
-        if cache is not None:
+        alone = self.kdim is None
+        if cache is None and not alone:
+            raise TypeError("MultiHeadAttention.step takes the cache that start(key) made: this is cross-attention")
+        parts, _ = self._project((x,), self.inputs[:1], start=0 if cache is None else cache.k.shape[1])
+        if cache is not None and len(cache.k) != len(x):
+            raise ValueError(f"MultiHeadAttention.step takes a cache of {len(x)} samples, got {len(cache.k)}")
+        if cache is None:
+            cache = Cache(parts["k"], parts["v"])
+        elif alone:
             xp = array_module(x, cache.k)
-            k, v = xp.concatenate([cache.k, k], axis=1), xp.concatenate([cache.v, v], axis=1)
-        hide = self._checked(hide, {**parts, "k": k})
-        out, _, _ = attention(parts["q"], k, v, hide, True, self.scale, 0.0, None, save=False)
-        return self.out(self._merge(out)), Cache(k, v)
+            cache = Cache(*(xp.concatenate([old, parts[name]], axis=1) for old, name in zip(cache, "kv", strict=True)))
+        hide = self._checked(hide, {"q": parts["q"], "k": cache.k})
+        out, _, _ = attention(parts["q"], *cache, hide, alone, self.scale, 0.0, None, save=False)
+        return self.out(self._merge(out)), cache
 
     # ------------------------------------------------------------------------------------------ the parts
 
@@ -226,22 +240,23 @@ class MultiHeadAttention(Layer):
         return parts, saved
 
     def _check_inputs(self, given: list[Array], names: tuple[str, ...]) -> None:
-        wanted = ("query", "key", "value")[: len(names)]
+        every = zip(("query", "key", "value"), self.inputs, (self.dim, self.kdim, self.vdim), strict=False)
+        wanted = [(argument, size) for argument, name, size in every if name in names]
         if len(given) != len(names):
             raise TypeError(
-                f"this MultiHeadAttention (kdim={self.kdim}, vdim={self.vdim}) takes {', '.join(wanted)}, "
-                f"got {len(given)} of them"
+                f"this MultiHeadAttention (kdim={self.kdim}, vdim={self.vdim}) takes "
+                f"{', '.join(argument for argument, _ in wanted)}, got {len(given)} of them"
             )
-        for x, argument, size in zip(given, wanted, (self.dim, self.kdim, self.vdim), strict=False):
+        for x, (argument, size) in zip(given, wanted, strict=True):
             floating_input(x, "MultiHeadAttention")
             if x.ndim != 3 or x.shape[2] != size or len(x) != len(given[0]):
                 batch, length = "B" if x is given[0] else str(len(given[0])), "T" if argument == "query" else "S"
                 raise ValueError(
                     f"MultiHeadAttention takes a {argument} of shape ({batch}, {length}, {size}), got {x.shape}"
                 )
-        if len(given) == 3 and given[1].shape[1] != given[2].shape[1]:
+        if names[-1] == "v" and given[-2].shape[1] != given[-1].shape[1]:
             raise ValueError(
-                f"MultiHeadAttention takes as many values as keys, got {given[2].shape[1]} for {given[1].shape[1]}"
+                f"MultiHeadAttention takes as many values as keys, got {given[-1].shape[1]} for {given[-2].shape[1]}"
             )
 
     def _split(self, buffers: list[Array], names: tuple[str, ...]) -> dict[str, Array]:

@@ -101,6 +101,34 @@ def test_decoding_with_a_cache_equals_one_pass(rotary, rng):
         start = stop
 
 
+@pytest.mark.parametrize("vdim", [None, 5])
+def test_decoding_over_a_memory_projects_it_once(vdim, rng):
+    layer = MultiHeadAttention(8, 4, kv_heads=2, kdim=3, vdim=vdim, rng=0)
+    x, key, value = (rng.normal(size=shape).astype(np.float32) for shape in ((2, 6, 8), (2, 4, 3), (2, 4, 5)))
+    memory = (key,) if vdim is None else (key, value)
+    hide = padding_mask(lengths=[4, 0])
+    whole, cache = layer(x, *memory, hide=hide), layer.start(*memory)
+    for start, stop in ((0, 1), (1, 2), (2, 6)):
+        y, after = layer.step(x[:, start:stop], cache, hide=hide)
+        assert np.allclose(y, whole[:, start:stop], rtol=1e-5, atol=1e-6)
+        assert after is cache
+
+
+def test_bad_caches_are_one_sentence():
+    x = np.zeros((2, 3, 4), np.float32)
+    alone, cross = MultiHeadAttention(4, 2, rng=0), MultiHeadAttention(4, 2, kdim=4, rng=0)
+    with pytest.raises(TypeError, match="start is for cross-attention; self-attention starts with cache=None"):
+        alone.start(x)
+    with pytest.raises(TypeError, match=r"takes the cache that start\(key\) made"):
+        cross.step(x)
+    with pytest.raises(ValueError, match="takes a cache of 2 samples, got 1"):
+        cross.step(x, cross.start(x[:1]))
+    with pytest.raises(TypeError, match=r"\(kdim=4, vdim=None\) takes key, got 2 of them"):
+        cross.start(x, x)
+    with pytest.raises(ValueError, match=r"takes a key of shape \(B, S, 4\), got \(2, 3, 3\)"):
+        cross.start(x[..., :3])
+
+
 def test_dropout_only_in_training(rng):
     layer = MultiHeadAttention(4, 2, dropout=0.5, rng=0)
     x = rng.normal(size=(2, 3, 4)).astype(np.float32)

@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 
 from gpulayers.layers.attention import MultiHeadAttention
+from gpulayers.layers.decoder_block import DecoderBlock
 from gpulayers.layers.dropout import Dropout
 from gpulayers.layers.embedding import Embedding
+from gpulayers.layers.encoder_block import EncoderBlock
 from gpulayers.layers.feedforward import FeedForward
 from gpulayers.layers.gelu import GELU
 from gpulayers.layers.layer import Layer
@@ -184,6 +186,27 @@ def container_cases(rng: np.random.Generator) -> Iterator[Case]:
             yield LayerCase(layer=layer, name=name, make=make, inputs=(x,), train=TRAIN)
 
 
+def block_cases(rng: np.random.Generator) -> Iterator[Case]:
+    x, memory = rng.normal(size=(2, 5, 8)), rng.normal(size=(2, 7, 8))
+    hide, hide_memory = padding_mask(lengths=np.array([3, 5])), padding_mask(lengths=np.array([7, 0]), size=7)
+    for norm_first in (True, False):
+        options = {"norm_first": norm_first, "dropout": 0.2, "activation": "gelu" if norm_first else "relu"}
+
+        def encoder(options: dict[str, Any] = options) -> Layer:
+            return EncoderBlock(8, 2, hidden=12, rng=0, **options)
+
+        def decoder(options: dict[str, Any] = options) -> Layer:
+            return DecoderBlock(8, 2, hidden=12, rng=0, **options)
+
+        order = "pre-norm" if norm_first else "post-norm"
+        more: dict[str, Any] = {"options": {"hide": hide}, "train": TRAIN}
+        yield LayerCase(layer=EncoderBlock, name=f"{order}, padding", make=encoder, inputs=(x,), **more)
+        more["options"] = {"hide": hide, "hide_memory": hide_memory}  # the second memory is all padding
+        yield LayerCase(layer=DecoderBlock, name=f"{order}, padding", make=decoder, inputs=(x, memory), **more)
+        yield LayerCase(layer=EncoderBlock, name=f"{order}, empty batch", make=encoder, inputs=(x[:0],))
+        yield LayerCase(layer=DecoderBlock, name=f"{order}, empty batch", make=decoder, inputs=(x[:0], memory[:0]))
+
+
 def gpt_cases(rng: np.random.Generator) -> Iterator[Case]:
     """A whole model: every kernel that training needs, one after the other, and a tied head."""
     for name, options in (
@@ -220,5 +243,6 @@ MAKERS: list[Maker] = [
     attention_cases,
     feedforward_cases,
     container_cases,
+    block_cases,
     gpt_cases,
 ]

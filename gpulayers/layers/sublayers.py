@@ -1,0 +1,71 @@
+"""How the blocks of a transformer join a sub-layer (attention, feed-forward) to the stream x that runs through them.
+
+    pre-norm:   y = x + dropout(layer(norm(x)))        norm_first=True
+    post-norm:  y = norm(x + dropout(layer(x)))        norm_first=False
+
+Pre-norm leaves a path from the last block to the first on which nothing is normalised or multiplied, so deep stacks
+learn from the first step on; it needs one norm after the last block. Post-norm is the form of the first paper.
+
+Sources: Vaswani et al., Attention is all you need, 2017, section 3.1 (post-norm); Xiong et al., On layer normalization
+in the transformer architecture, 2020 (pre-norm).
+"""
+
+from typing import Any
+
+from gpulayers.backend import Array
+from gpulayers.layers.dropout import Dropout
+from gpulayers.layers.layer import Layer
+from gpulayers.layers.layernorm import LayerNorm
+from gpulayers.step import Train
+
+
+class Sublayers:
+    """What `EncoderBlock` and `DecoderBlock` share. A sub-layer ends in a projection, so its output is a fresh array.
+
+    saved of one sub-layer: a list of what norm, layer and dropout saved, in the order in which they ran.
+    """
+
+    norm_first: bool
+    dropout: Dropout
+
+    def _forward(
+        self, norm: LayerNorm, layer: Layer, x: Array, *others: Array, train: Train | None, **options: Any
+    ) -> tuple[Array, list[Any]]:
+        h, saved = x, []
+        if self.norm_first:
+            h, s = norm.forward(h)
+            saved.append(s)
+        h, s = layer.forward(h, *others, train=train, **options)
+        saved.append(s)
+        h, s = self.dropout.forward(h, train)
+        saved.append(s)
+        if self.norm_first:
+            h += x
+        else:
+            _, h, s = norm.forward_sum(x, h)
+            saved.append(s)
+        return h, saved
+
+    def _backward(self, norm: LayerNorm, layer: Layer, dy: Array, saved: list[Any]) -> tuple[Array, ...]:
+        """dx, and the gradients of the layer's other inputs."""
+        dsum = dy if self.norm_first else norm.backward(dy, saved.pop())
+        dh = self.dropout.backward(dsum, saved.pop())
+        dx = layer.backward(dh, saved.pop())
+        dx, *others = dx if isinstance(dx, tuple) else (dx,)
+        if self.norm_first:
+            dx = norm.backward(dx, saved.pop(), residual=dsum)
+        else:
+            dx += dsum
+        return dx, *others
+
+    def _evaluate(self, norm: LayerNorm, layer: Layer, x: Array, *others: Array, **options: Any) -> Array:
+        return self._join(norm, x, layer(self._entry(norm, x), *others, **options))
+
+    def _entry(self, norm: LayerNorm, x: Array) -> Array:
+        """What a sub-layer sees of the stream."""
+        return norm(x) if self.norm_first else x
+
+    def _join(self, norm: LayerNorm, x: Array, h: Array) -> Array:
+        """The stream after a sub-layer whose output is h; writes into h."""
+        h += x
+        return h if self.norm_first else norm(h)

@@ -1,0 +1,133 @@
+"""EncoderBlock and DecoderBlock."""
+
+import numpy as np
+import pytest
+from contract import check_layer
+from tolerances import assert_close
+
+from gpulayers.gradcheck import gradcheck
+from gpulayers.layers.decoder_block import DecoderBlock
+from gpulayers.layers.encoder_block import EncoderBlock
+from gpulayers.masks import padding_mask
+from gpulayers.step import Train
+from gpulayers.verify.tolerances import LAYER
+
+orders = pytest.mark.parametrize("norm_first", [True, False])
+SHAPES = [(1, 1, 4), (2, 5, 4), (0, 3, 4), (2, 0, 4)]
+
+
+@orders
+@pytest.mark.parametrize("shape", SHAPES)
+def test_encoder_contract(norm_first, shape, rng):
+    def make(**options):
+        return EncoderBlock(4, 2, hidden=6, norm_first=norm_first, rng=0, **options)
+
+    x, hide = rng.normal(size=shape), padding_mask(lengths=np.arange(shape[0]), size=shape[1])
+    check_layer(make, x, hide=hide)
+    check_layer(lambda: make(dropout=0.3, bias=False, activation="relu"), x, train=Train(seed=1))
+
+
+@orders
+@pytest.mark.parametrize("shape", SHAPES)
+def test_decoder_contract(norm_first, shape, rng):
+    def make(**options):
+        return DecoderBlock(4, 2, hidden=6, norm_first=norm_first, rng=0, **options)
+
+    x, memory = rng.normal(size=shape), rng.normal(size=(shape[0], 5, 4))
+    masks = {
+        "hide": padding_mask(lengths=np.arange(shape[0]), size=shape[1]),
+        "hide_memory": padding_mask(lengths=5 - 5 * np.arange(shape[0]), size=5),  # the second sees nothing
+    }
+    check_layer(make, x, memory, **masks)
+    check_layer(lambda: make(dropout=0.3, bias=False, activation="relu"), x, memory, train=Train(seed=1), **masks)
+
+
+@orders
+def test_by_the_formula(norm_first, rng):
+    block = EncoderBlock(4, 2, norm_first=norm_first, rng=0, dtype="float64")
+    for name, parameter in block.named_parameters():
+        if name.startswith("norm"):
+            parameter.data[...] = rng.normal(size=4)
+    x = rng.normal(size=(2, 3, 4))
+    if norm_first:
+        h = x + block.attention(block.norm_1(x))
+        y = h + block.feedforward(block.norm_2(h))
+    else:
+        h = block.norm_1(x + block.attention(x))
+        y = block.norm_2(h + block.feedforward(h))
+    assert_close(block(x), y, "float64")
+    assert_close(block.forward(x)[0], y, "float64")
+
+
+@orders
+def test_weights(norm_first, rng):
+    x, memory = rng.normal(size=(2, 3, 4)), rng.normal(size=(2, 5, 4))
+    hide = padding_mask(lengths=[5, 0], size=5)
+    encoder = EncoderBlock(4, 2, norm_first=norm_first, rng=0, dtype="float64")
+    assert_close(encoder.weights(x).sum(axis=-1), np.ones((2, 2, 3)), "float64")
+    decoder = DecoderBlock(4, 2, norm_first=norm_first, rng=0, dtype="float64")
+    weights = decoder.weights(x, memory, hide_memory=hide)
+    assert_close(weights.sum(axis=-1), np.stack([np.ones((2, 3)), np.zeros((2, 3))]), "float64")
+
+
+@orders
+@pytest.mark.parametrize("pieces", [[1] * 6, [2, 4], [6], [0, 5, 1]])
+def test_step_by_step_equals_the_whole_pass(norm_first, pieces, rng):
+    block = DecoderBlock(4, 2, norm_first=norm_first, rng=0)
+    x, memory = (rng.normal(size=(2, n, 4)).astype(np.float32) for n in (6, 5))
+    hide, hide_memory = padding_mask(lengths=[6, 2], size=6), padding_mask(lengths=[5, 3], size=5)
+    whole, cache, start = block(x, memory, hide, hide_memory), block.start(memory), 0
+    for size in pieces:
+        before = cache
+        y, cache = block.step(x[:, start : start + size], cache, hide[..., : start + size], hide_memory)
+        assert_close(y, whole[:, start : start + size], "float32", factor=LAYER)
+        again, _ = block.step(x[:, start : start + size], before, hide[..., : start + size], hide_memory)
+        assert np.array_equal(y, again)  # the old cache is still what it was
+        assert cache.memory is before.memory
+        start += size
+
+
+def test_a_memory_that_is_all_padding_gets_no_gradient(rng):
+    """pytorch/pytorch #103963: zeros, not NaN, where every key is hidden."""
+    block = DecoderBlock(4, 2, rng=0)
+    x, memory = (rng.normal(size=(2, n, 4)).astype(np.float32) for n in (3, 5))
+    memory[1] = np.nan  # whatever lies there
+    hide = padding_mask(lengths=[5, 0], size=5)
+    y, saved = block.forward(x, memory, hide_memory=hide)
+    assert np.isfinite(y).all()
+    alone = block(x[1:], memory[1:, :0])
+    assert_close(y[1:], alone, "float32", factor=LAYER)
+    gradients = block.backward(np.ones_like(y), saved)
+    assert np.isfinite(gradients[0]).all()
+    assert not gradients[1][1].any()
+
+
+def test_the_lists_of_saved_values_are_emptied(rng):
+    block = DecoderBlock(4, 2, rng=0, dropout=0.1)
+    y, saved = block.forward(rng.normal(size=(2, 3, 4)).astype(np.float32), np.ones((2, 5, 4), np.float32))
+    inner = list(saved)
+    block.backward(y, saved)
+    assert saved == []
+    assert inner == [[], [], []]
+
+
+def test_gradcheck_sees_a_wrong_memory_gradient(rng):
+    class Wrong(DecoderBlock):
+        def backward(self, dy, saved):
+            dx, dmemory = super().backward(dy, saved)
+            return dx, dmemory * 1.01
+
+    with pytest.raises(AssertionError):
+        gradcheck(Wrong(4, 2, rng=0), rng.normal(size=(2, 3, 4)), rng.normal(size=(2, 5, 4)))
+
+
+def test_bad_arguments_are_one_sentence():
+    with pytest.raises(ValueError, match="heads must divide dim, got 3 heads for dim 4"):
+        EncoderBlock(4, 3)
+    with pytest.raises(ValueError, match="activation must be one of"):
+        DecoderBlock(4, 2, activation="swish")
+    x, block = np.zeros((2, 3, 4), np.float32), DecoderBlock(4, 2, rng=0)
+    with pytest.raises(ValueError, match=r"takes a key of shape \(2, S, 4\), got \(1, 3, 4\)"):
+        block.forward(x, x[:1])
+    with pytest.raises(ValueError, match="takes a cache of 2 samples, got 1"):
+        block.step(x, block.start(x[:1]))
