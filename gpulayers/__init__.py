@@ -14,6 +14,7 @@ from gpulayers.backend import array_module, device_of, to_device, to_numpy, use
 from gpulayers.gradcheck import GradientError, gradcheck
 from gpulayers.layers import (
     GELU,
+    AdditiveAttention,
     DecoderBlock,
     Dropout,
     Embedding,
@@ -26,6 +27,7 @@ from gpulayers.layers import (
     Linear,
     LogSoftmax,
     MultiHeadAttention,
+    MultiplicativeAttention,
     PReLU,
     Recompute,
     ReLU,
@@ -67,6 +69,7 @@ __all__ = [
     "SGD",
     "Adam",
     "AdamW",
+    "AdditiveAttention",
     "Buffer",
     "DecoderBlock",
     "Dropout",
@@ -86,6 +89,7 @@ __all__ = [
     "Linear",
     "LogSoftmax",
     "MultiHeadAttention",
+    "MultiplicativeAttention",
     "Optimizer",
     "PReLU",
     "Parameter",

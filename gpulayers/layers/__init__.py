@@ -1,5 +1,6 @@
 """One layer a file, forward and backward side by side. `layer.py` has the contract that all of them keep."""
 
+from gpulayers.layers.additive_attention import AdditiveAttention
 from gpulayers.layers.attention import MultiHeadAttention
 from gpulayers.layers.batchnorm import BatchNorm
 from gpulayers.layers.decoder_block import DecoderBlock
@@ -13,6 +14,7 @@ from gpulayers.layers.layernorm import LayerNorm
 from gpulayers.layers.leaky_relu import LeakyReLU
 from gpulayers.layers.linear import Linear
 from gpulayers.layers.log_softmax import LogSoftmax
+from gpulayers.layers.multiplicative_attention import MultiplicativeAttention
 from gpulayers.layers.positions import LearnedPositions, SinusoidalPositions
 from gpulayers.layers.prelu import PReLU
 from gpulayers.layers.recompute import Recompute
@@ -29,6 +31,7 @@ from gpulayers.layers.tied_linear import TiedLinear
 
 __all__ = [
     "GELU",
+    "AdditiveAttention",
     "DecoderBlock",
     "Dropout",
     "Embedding",
@@ -41,6 +44,7 @@ __all__ = [
     "Linear",
     "LogSoftmax",
     "MultiHeadAttention",
+    "MultiplicativeAttention",
     "PReLU",
     "RMSNorm",
     "ReLU",

@@ -58,12 +58,12 @@ def _forward_reference(
 def _wide_heads(q: Array, k: Array, v: Array, hide: Array) -> tuple[Array, Array, Array]:
     """q, k and v as (B, H, length, size), float32 or wider, each key and value head repeated for its query heads."""
     xp, group = array_module(q, k, v, hide), q.shape[2] // k.shape[2]
-    k, v = _blank_unseen(k, hide), _blank_unseen(v, hide)
+    k, v = blank_unseen(k, hide), blank_unseen(v, hide)
     dtype = wide(q.dtype)
     return tuple(xp.repeat(x, n, axis=2).swapaxes(1, 2).astype(dtype) for x, n in ((q, 1), (k, group), (v, group)))
 
 
-def _blank_unseen(x: Array, hide: Array) -> Array:
+def blank_unseen(x: Array, hide: Array) -> Array:
     """Keys or values (B, S, K, size) with zeros where the mask hides them from every query and head.
 
     The products below multiply hidden entries by 0, and 0 NaN = NaN: what lies in padding must not come through.
@@ -185,7 +185,7 @@ def _forward_cpu(
 ) -> tuple[Array, Array, Array]:
     (B, T, H, _), (_, S, K, dv) = q.shape, v.shape
     G = H // K
-    k, v = _blank_unseen(k, hide), _blank_unseen(v, hide)
+    k, v = blank_unseen(k, hide), blank_unseen(v, hide)
     out = empty((B, T, H, dv), q.dtype, like=q)
     weights = empty((B if save else 1, H, T, S), q.dtype, like=q)
     inverse = np.zeros((B, H, T), q.dtype)
@@ -256,7 +256,7 @@ def _backward_cpu(
 ) -> tuple[Array, Array, Array]:
     (B, T, H, _), (_, S, K, _) = q.shape, v.shape
     G = H // K
-    k, v = _blank_unseen(k, hide), _blank_unseen(v, hide)
+    k, v = blank_unseen(k, hide), blank_unseen(v, hide)
     if T == 0 or S == 0:
         for gradient in (dq, dk, dv):
             gradient[...] = 0
@@ -308,7 +308,7 @@ def _forward_cuda(
     q: Array, k: Array, v: Array, hide: Array, causal: bool, scale: float, p: float, key: Key | None, save: bool = True
 ) -> tuple[Array, Array, Array]:
     (B, T, H, _), (_, S, K, dv) = q.shape, v.shape
-    k, v = _blank_unseen(k, hide), _blank_unseen(v, hide)
+    k, v = blank_unseen(k, hide), blank_unseen(v, hide)
     scores = matmul(_grouped(q, K), _grouped(k, K).swapaxes(-1, -2)).reshape(B, H, T, S)
     weights, dropped = forward_with_dropout(scores, hide, scale, causal, p, key, weights=scores)
     out = empty((B, T, H, dv), q.dtype, like=q)
@@ -334,7 +334,7 @@ def _backward_cuda(
     dv: Array,
 ) -> tuple[Array, Array, Array]:
     (B, T, H, _), (_, S, K, _) = q.shape, v.shape
-    k, v = _blank_unseen(k, hide), _blank_unseen(v, hide)
+    k, v = blank_unseen(k, hide), blank_unseen(v, hide)
     dweights = matmul(_grouped(dout, K), _grouped(v, K).swapaxes(-1, -2)).reshape(B, H, T, S)
     ds, dropped = backward_with_dropout(dweights, weights, hide, scale, causal, p, key, dscores=dweights)
     matmul(ds.reshape(B, K, H // K, T, S), _grouped(k, K), out=_grouped(dq, K))

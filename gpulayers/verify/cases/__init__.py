@@ -1,7 +1,7 @@
 """The cases, by subject. An op or layer that has none fails the tests: add its cases to one of the `MAKERS` lists."""
 
 from gpulayers.verify.case import Maker
-from gpulayers.verify.cases import activations, attention, layers, linear, losses, normalisation, optimizers
+from gpulayers.verify.cases import activations, attention, layers, linear, losses, normalisation, optimizers, seq2seq
 
 MAKERS: list[Maker] = [
     *linear.MAKERS,
@@ -11,4 +11,5 @@ MAKERS: list[Maker] = [
     *losses.MAKERS,
     *optimizers.MAKERS,
     *layers.MAKERS,
+    *seq2seq.MAKERS,
 ]

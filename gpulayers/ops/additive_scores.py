@@ -1,0 +1,66 @@
+"""Scores of additive attention: one hidden layer over every pair of a query and a key.
+
+    u[b, t, s]      = tanh(query[b, t] + keys[b, s])
+    scores[b, t, s] = sum over a of v[a] u[b, t, s, a]
+
+Backward:
+
+    dz     = dscores v (1 - u^2)              (B, T, S, A)
+    dquery = sum over s of dz
+    dkeys  = sum over t of dz
+    dv     = sum over b, t, s of dscores u
+
+Source: Bahdanau, Cho and Bengio, Neural machine translation by jointly learning to align and translate, 2015,
+appendix A.1.2.
+"""
+
+import numpy as np
+
+from gpulayers.backend import Array, array_module, empty, wide
+from gpulayers.ops.op import Op, row_blocks
+
+
+def _forward_reference(query: Array, keys: Array, v: Array) -> tuple[Array, Array]:
+    """query: (B, T, A). keys: (B, S, A). v: (A,). Returns scores (B, T, S) and u (B, T, S, A)."""
+    xp, dtype = array_module(query, keys, v), wide(query.dtype)
+    u = xp.tanh(query.astype(dtype)[:, :, None] + keys.astype(dtype)[:, None])
+    scores = (u * v.astype(dtype)).sum(axis=-1)
+    return scores.astype(query.dtype), u.astype(query.dtype)
+
+
+def _forward_cpu(query: Array, keys: Array, v: Array) -> tuple[Array, Array]:
+    (B, T, A), S = query.shape, keys.shape[1]
+    scores, u = empty((B, T, S), query.dtype, like=query), empty((B, T, S, A), query.dtype, like=query)
+    for block in row_blocks(B, T * S * A):
+        np.add(query[block, :, None], keys[block, None], out=u[block])
+        np.tanh(u[block], out=u[block])
+        np.matmul(u[block], v, out=scores[block])
+    return scores, u
+
+
+additive_scores = Op("additive_scores", reference=_forward_reference, cpu=_forward_cpu)
+
+
+def _backward_reference(dscores: Array, u: Array, v: Array) -> tuple[Array, Array, Array]:
+    """dscores: (B, T, S). u: (B, T, S, A), of the forward pass. v: (A,). Returns dquery, dkeys, and dv in float32 or
+    wider."""
+    dtype = wide(u.dtype)
+    ds, u_wide = dscores.astype(dtype)[..., None], u.astype(dtype)
+    dz = ds * v.astype(dtype) * (1 - u_wide * u_wide)
+    return dz.sum(axis=2).astype(u.dtype), dz.sum(axis=1).astype(u.dtype), (ds * u_wide).sum(axis=(0, 1, 2))
+
+
+def _backward_cpu(dscores: Array, u: Array, v: Array) -> tuple[Array, Array, Array]:
+    B, T, S, A = u.shape
+    dquery, dkeys = empty((B, T, A), u.dtype, like=u), empty((B, S, A), u.dtype, like=u)
+    for block in row_blocks(B, T * S * A):
+        dz = np.multiply(u[block], u[block])
+        np.subtract(1, dz, out=dz)
+        dz *= dscores[block, ..., None]
+        dz *= v
+        np.sum(dz, axis=2, out=dquery[block])
+        np.sum(dz, axis=1, out=dkeys[block])
+    return dquery, dkeys, np.matmul(dscores.reshape(B * T * S), u.reshape(B * T * S, A))
+
+
+additive_scores_backward = Op("additive_scores_backward", reference=_backward_reference, cpu=_backward_cpu)
