@@ -88,7 +88,9 @@ def build_load(given: Instruction, context: Context) -> Step:
 
 def _build_parameter_load(given: Instruction, context: Context, writers: list, code: str) -> Step:
     """Parameters at a fixed offset are the same value for all threads."""
-    offset = int(context.constant(given.operands[1].strip("[] "), DTYPES["u64"]))  # type: ignore[arg-type]
+    address = context.constant(given.operands[1].strip("[] "), DTYPES["u64"])
+    assert address is not None, "a parameter lies at a fixed place"
+    offset = int(address)
     dtype = DTYPES[code]
 
     def step(group, index: Index) -> None:

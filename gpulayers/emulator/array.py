@@ -91,19 +91,19 @@ class ndarray:
 
     array_module: ClassVar[Any] = None  # the module that stands in for cupy; set there
     __array_priority__ = 100
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # as in CuPy: what compares element by element has no hash
     __slots__ = ("__weakref__", "_block", "_host")
     _host: np.ndarray
     _block: Allocation
 
     def __init__(
-        self, shape: Any, dtype: Any = float, memptr: MemoryPointer | None = None, strides: Any = None, order: str = "C"
+        self, shape: Any, dtype: Any = float, memptr: MemoryPointer | None = None, strides: Any = None, order: Any = "C"
     ) -> None:
         if memptr is None:
             self._host, self._block = allocate_array(shape, check_dtype(np.dtype(dtype)), order)
             return
         offset, kind = memptr.ptr - memptr.mem.address, check_dtype(np.dtype(dtype))
-        self._host = np.ndarray(shape, kind, memptr.mem.data.data, offset, strides, order)  # type: ignore[call-overload]
+        self._host = np.ndarray(shape, kind, memptr.mem.data.data, offset, strides, order)
         self._block = memptr.mem
 
     # Attributes
@@ -176,10 +176,10 @@ class ndarray:
 
     # To and from the host
 
-    def get(self, stream: Any = None, order: str = "C", out: np.ndarray | None = None, blocking: bool = True) -> Any:
+    def get(self, stream: Any = None, order: Any = "C", out: np.ndarray | None = None, blocking: bool = True) -> Any:
         """A copy in host memory."""
         if out is None:
-            return self._host.copy(order)  # type: ignore[arg-type]
+            return self._host.copy(order)
         if not isinstance(out, np.ndarray):
             raise TypeError("Only numpy.ndarray can be obtained from cupy.ndarray")
         if out.dtype != self.dtype or out.shape != self.shape:
@@ -206,8 +206,8 @@ class ndarray:
     def tolist(self) -> Any:
         return self._host.tolist()
 
-    def tobytes(self, order: str = "C") -> bytes:
-        return self._host.tobytes(order)  # type: ignore[arg-type]
+    def tobytes(self, order: Any = "C") -> bytes:
+        return self._host.tobytes(order)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         raise TypeError(NO_IMPLICIT)
@@ -288,8 +288,8 @@ class ndarray:
         with np.errstate(all="ignore"):  # conversions on the device raise nothing
             return to_device(self._host.astype(kind), order)
 
-    def reshape(self, *shape: Any, order: str = "C", copy: bool | None = None) -> ndarray:
-        result = wrap(self._host.reshape(*shape, order=order))  # type: ignore[call-overload]
+    def reshape(self, *shape: Any, order: Any = "C", copy: bool | None = None) -> ndarray:
+        result = wrap(self._host.reshape(*shape, order=order))
         return result.copy() if copy else result
 
     def transpose(self, *axes: Any) -> ndarray:

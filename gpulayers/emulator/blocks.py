@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gpulayers.emulator import access, atomics, floating, integer, moves, tensorcore, warp  # noqa: F401  (they fill the registry)
 from gpulayers.emulator.context import Context, Reader, Step
 from gpulayers.emulator.errors import Place
 from gpulayers.emulator.program import Variable
@@ -45,7 +45,7 @@ class Barrier:
     place: Place
     reduce: str = ""
     source: Reader | None = None
-    write: object = None
+    write: Callable[..., None] | None = None
 
 
 @dataclass(slots=True)

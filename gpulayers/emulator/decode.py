@@ -6,7 +6,7 @@ import collections
 import itertools
 import re
 
-from gpulayers.emulator import (  # noqa: F401  (they fill the registry)
+from gpulayers.emulator import (  # noqa: F401 importing them fills the registry
     access,
     atomics,
     bits,
@@ -169,7 +169,7 @@ def build_warp_barrier(given: Instruction, context: Context) -> Step:
     """bar.warp.sync; block barriers are ends of basic blocks."""
     given.allow("warp", "sync")
     (mask,) = [context.reader(given.operands[0], "b32", given)]
-    return WarpStep(lambda group, index: group.pass_warp_barrier(index), mask, True)  # type: ignore[return-value]
+    return WarpStep(lambda group, index: group.pass_warp_barrier(index), mask, True)
 
 
 @instruction("trap", "brkpt")

@@ -106,29 +106,29 @@ def about_dtypes(name: str) -> Callable:
     return delegated
 
 
-def einsum(subscripts: str, *operands: Any, dtype: Any = None, optimize: bool = False) -> ndarray:
+def einsum(subscripts: Any, *operands: Any, dtype: Any = None, optimize: bool = False) -> ndarray:
     """numpy.einsum; CuPy has neither `out` nor `order` nor `casting`."""
     _refuse_bfloat16("einsum", operands)
-    return wrap(np.einsum(subscripts, *unwrap(operands), dtype=dtype, optimize=optimize))  # type: ignore[call-overload]
+    return wrap(np.einsum(subscripts, *unwrap(operands), dtype=dtype, optimize=optimize))
 
 
-def matmul(x1: Any, x2: Any, /, out: ndarray | None = None, *, casting: str = "same_kind", dtype: Any = None) -> Any:
+def matmul(x1: Any, x2: Any, /, out: ndarray | None = None, *, casting: Any = "same_kind", dtype: Any = None) -> Any:
     """The matrix product."""
     _refuse_bfloat16("matmul", (x1, x2))
     a, b = unwrap((x1, x2))
     with np.errstate(all="ignore"):
-        result = np.matmul(a, b, out=unwrap(out), casting=casting, dtype=dtype)  # type: ignore[call-overload]
+        result = np.matmul(a, b, out=unwrap(out), casting=casting, dtype=dtype)
     return out if out is not None else wrap(result)
 
 
-def pad(array: ndarray, pad_width: Any, mode: str = "constant", **kwargs: Any) -> ndarray:
+def pad(array: ndarray, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> ndarray:
     """numpy.pad."""
-    return wrap(np.pad(unwrap(array), pad_width, mode=mode, **kwargs))  # type: ignore[call-overload]
+    return wrap(np.pad(unwrap(array), pad_width, mode=mode, **kwargs))
 
 
-def copyto(dst: ndarray, src: Any, casting: str = "same_kind", where: Any = None) -> None:
+def copyto(dst: ndarray, src: Any, casting: Any = "same_kind", where: Any = None) -> None:
     """Copy values into `dst`, where `where` holds."""
-    np.copyto(dst._host, unwrap(src), casting=casting, where=True if where is None else unwrap(where))  # type: ignore[arg-type]
+    np.copyto(dst._host, unwrap(src), casting=casting, where=True if where is None else unwrap(where))
 
 
 def fill_diagonal(a: ndarray, val: Any, wrap: bool = False) -> None:

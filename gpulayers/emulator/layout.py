@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from gpulayers.emulator import access, atomics, floating, integer, moves, tensorcore, warp  # noqa: F401  (they fill the registry)
 from gpulayers.emulator.blocks import SharedLayout
 from gpulayers.emulator.program import Program, Routine, Variable
 

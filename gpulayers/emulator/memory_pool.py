@@ -133,10 +133,10 @@ default_pool = MemoryPool()
 pinned_pool = PinnedMemoryPool()
 
 
-def allocate_array(shape: Any, dtype: Any, order: str = "C") -> tuple[np.ndarray, Allocation]:
+def allocate_array(shape: Any, dtype: Any, order: Any = "C") -> tuple[np.ndarray, Allocation]:
     """A poisoned array from the default pool, and its block."""
     shape = tuple(int(n) for n in shape) if isinstance(shape, (tuple, list)) else (int(shape),)
     kind = np.dtype(dtype)
     size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
     allocation = default_pool.allocate(size)
-    return np.ndarray(shape, kind, allocation.data.data if size else None, order=order), allocation  # type: ignore[call-overload]
+    return np.ndarray(shape, kind, allocation.data.data if size else None, order=order), allocation

@@ -153,11 +153,12 @@ class Scheduler:
         group = self.group
         blocks = group.block[index]
         assert end.source is not None
+        assert end.write is not None
         votes = spread(end.source(group, index), len(blocks))
         yes = np.bincount(blocks[votes], minlength=group.blocks)[blocks]
         there = np.bincount(blocks, minlength=group.blocks)[blocks]
         result = {"popc": yes.astype(np.uint32), "or": yes > 0, "and": yes == there}[end.reduce]
-        end.write(group, index, result)  # type: ignore[operator]
+        end.write(group, index, result)
 
     # Instructions of the warp
 

@@ -16,7 +16,7 @@ from gpulayers.ops.op import Op
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))  # bench is not installed; it is run from the repository
 
-from bench import cases, machine, ops_ours, rounds, worker  # noqa: E402
+from bench import cases, machine, ops_ours, rounds, worker  # noqa: E402 after the path
 
 
 def run(*arguments):

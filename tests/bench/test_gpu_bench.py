@@ -24,10 +24,10 @@ from gpulayers.ops.op import Op
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))  # bench is not installed; it is run from the repository
 
-from bench import gpu, gpu_ceilings, gpu_peers, gpu_report, gpu_timing, gpu_train  # noqa: E402
-from bench.gpu_cases import CASES, COMPILED, TINY, Draw  # noqa: E402
-from bench.gpu_check import Exact, WrongResult, check_ours, check_peer, gather, has_nan, rows_to_check  # noqa: E402
-from bench.rounds import Timing  # noqa: E402
+from bench import gpu, gpu_ceilings, gpu_peers, gpu_report, gpu_timing, gpu_train  # noqa: E402 after the path
+from bench.gpu_cases import CASES, COMPILED, TINY, Draw  # noqa: E402 after the path
+from bench.gpu_check import Exact, WrongResult, check_ours, check_peer, gather, has_nan, rows_to_check  # noqa: E402 after the path
+from bench.rounds import Timing  # noqa: E402 after the path
 
 CEILINGS = gpu_ceilings.Ceilings(copy=1e12, read=2e12, product=1e15, how={"copy, memcpy": 1e12})
 

@@ -181,7 +181,7 @@ def test_what_cupy_does_not_take_is_refused():
     with pytest.raises(AttributeError):
         _ = cp.random
     with pytest.raises(AttributeError):
-        x.ctypes  # noqa: B018
+        _ = x.ctypes
     with pytest.raises(ValueError, match="Unsupported dtype"):
         cp.array(["a"])
     with pytest.raises(TypeError, match="unhashable"):
