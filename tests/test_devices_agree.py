@@ -11,16 +11,17 @@ from gpulayers.models.gpt import GPT, GPTConfig
 from gpulayers.optim import AdamW, LossScale, make_schedule
 from gpulayers.step import Train
 from gpulayers.training.loop import train_step
+from gpulayers.training.tasks import Part
 
 STEPS, BATCH, CONTEXT, VOCAB, LR = 10, 2, 16, 40, 3e-3
 TINY = GPTConfig(vocab=VOCAB, context=CONTEXT, layers=1, heads=2, dim=32, dropout=0.1)
 
 
-def parts(device: str, k: int) -> list:
+def parts(device: str, k: int) -> list[Part]:
     """Batch k in two micro-batches."""
     ids = np.random.default_rng(k).integers(0, VOCAB, (BATCH, CONTEXT + 1))
-    split = [(i, ids[i : i + 1, :-1], ids[i : i + 1, 1:]) for i in range(BATCH)]
-    return [(i, *(gl.to_device(np.ascontiguousarray(a), device) for a in pair)) for i, *pair in split]
+    inputs, targets = (gl.to_device(np.ascontiguousarray(a), device) for a in (ids[:, :-1], ids[:, 1:]))
+    return [Part(i, (inputs[i : i + 1],), targets[i : i + 1]) for i in range(BATCH)]
 
 
 def losses(device: str, dtype: str, steps: int = STEPS) -> tuple[list[float], GPT, AdamW]:

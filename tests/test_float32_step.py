@@ -11,6 +11,7 @@ import gpulayers
 from gpulayers.models.gpt import GPT, GPTConfig
 from gpulayers.optim import SGD, AdamW
 from gpulayers.training.loop import train_step
+from gpulayers.training.tasks import Part
 
 PACKAGE = str(Path(gpulayers.__file__).parent)
 # The norm of a gradient is float64 by design: one number for each piece of memory, and rows at the end of one.
@@ -41,7 +42,7 @@ class Watch:
 
 def step(model, optimizer, rng):
     ids, targets = rng.integers(0, 11, (2, 4, 16))
-    train_step(model, optimizer, [(0, ids[:2], targets[:2]), (2, ids[2:], targets[2:])], seed=0, k=0)
+    train_step(model, optimizer, [Part(0, (ids[:2],), targets[:2]), Part(2, (ids[2:],), targets[2:])], seed=0, k=0)
 
 
 @pytest.mark.parametrize("rotary", [False, True])

@@ -38,7 +38,7 @@ def words(out: Path, **options: object) -> list[str]:
 def lines(path: Path) -> list[dict]:
     """The records of a .jsonl file, without what depends on the clock."""
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [{key: value for key, value in record.items() if key != "tokens_per_second"} for record in records]
+    return [{key: value for key, value in record.items() if not key.endswith("_per_second")} for record in records]
 
 
 def last_checkpoint(folder: Path) -> Path:

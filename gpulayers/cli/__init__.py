@@ -1,6 +1,6 @@
 """The `gpulayers` command: train, generate, evaluate, profile, verify, doctor.
 
-    gpulayers train [gpt] [options]        gpulayers generate RUN [options]        gpulayers evaluate RUN [options]
+    gpulayers train [TASK] [options]       gpulayers generate RUN [options]        gpulayers evaluate RUN [options]
     gpulayers profile nsys|ncu|events -- train [options]
     gpulayers verify [OP...] [options]     gpulayers doctor [--json]
 
@@ -151,6 +151,8 @@ def parse(words: list[str]) -> argparse.Namespace:
             raise UsageError(f"unknown option {unknown[0]}")
         parser.print_help()
     if unknown:
+        if words[0] == "train" and not words[1].startswith("-"):
+            train.task_of(namespace)  # a wrong task explains an unknown option
         word = unknown[0].partition("=")[0]
         what = "option" if word.startswith("-") else "argument"
         raise UsageError(f"unknown {what} {word}{suggestion(word, parsers[str(namespace.command)].flags())}")

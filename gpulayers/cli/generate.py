@@ -1,23 +1,16 @@
 """`gpulayers generate RUN`: let a trained model write."""
 
 import argparse
+import dataclasses
 import sys
-from dataclasses import dataclass
 from typing import Any
 
 from gpulayers.cli.arguments import Parser, add_options, given
 from gpulayers.cli.saved import add_saved, opened
-from gpulayers.training.generate import Sampling, pieces, stream
-from gpulayers.training.options import ConfigError, option
+from gpulayers.sampling import Sampling
+from gpulayers.training.options import ConfigError
 from gpulayers.training.progress import printable
-
-
-@dataclass(frozen=True)
-class GenerateOptions:
-    """What to write."""
-
-    prompt: str = option("\n", "text to go on from", default_text="a new line")
-    tokens: int = option(500, "tokens to write", at_least=0)
+from gpulayers.training.tasks import TASKS, Writing
 
 
 def add_parser(commands: Any, words: list[str]) -> Parser:
@@ -25,25 +18,24 @@ def add_parser(commands: Any, words: list[str]) -> Parser:
         "generate",
         usage="gpulayers generate RUN [options]",
         help="let a trained model write",
-        description="Write text with a trained model: the prompt and what follows it go to stdout.",
+        description="Write with a trained model, to stdout: the prompt and what follows it, or a translation of each "
+        "line of it.",
     )
-    add_options(parser.add_argument_group("text"), GenerateOptions(), "generate")
+    add_options(parser.add_argument_group("text"), Writing(), "writing")
     add_options(parser.add_argument_group("sampling"), Sampling(), "sampling")
     add_saved(parser)
     return parser
 
 
 def run(namespace: argparse.Namespace) -> int:
-    options = GenerateOptions(**given(namespace, "generate", GenerateOptions()))
-    sampling = Sampling(**given(namespace, "sampling", Sampling()))
-    if not options.prompt:
-        raise ConfigError("--prompt is empty: give at least one character to go on from")
+    writing = Writing(**given(namespace, "writing", Writing()))
+    chosen = given(namespace, "sampling", Sampling())
+    if writing.prompt == "":
+        raise ConfigError("--prompt is empty: give at least one character")
     with opened(namespace) as saved:
-        prompt = saved.tokenizer.encode(options.prompt)
-        show(options.prompt)
-        for piece in pieces(saved.tokenizer, stream(saved.model, prompt, options.tokens, sampling)):
+        task = TASKS[saved.config.task]
+        for piece in task.generate(saved, writing, dataclasses.replace(task.sampling, **chosen)):
             show(piece)
-        show("\n")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`gpulayers train [gpt]`: train a model, or go on with a run."""
+"""`gpulayers train [TASK]`: train a model, or go on with a run."""
 
 import argparse
 import contextlib
@@ -9,15 +9,14 @@ from typing import Any
 from gpulayers.cli.arguments import Parser, UsageError, add_options, given, say
 from gpulayers.profiling.trace import Trace, check_writable, trace
 from gpulayers.profiling.training import calls
-from gpulayers.training.config import DEFAULTS, TABLES, Config, read_toml, tiny
+from gpulayers.training.config import TABLES, Config, read_toml
 from gpulayers.training.loop import Trainer
 from gpulayers.training.options import fields, flag, suggestion
 from gpulayers.training.run import resume, start
+from gpulayers.training.tasks import DEFAULTS, TASKS
 
-DESCRIPTION = """\
-Train a GPT on text. Without options: on Python's documentation, on the CPU, about two minutes on two cores.
-
-The run folder holds config.toml, metrics.jsonl, samples.jsonl, loss.png and the checkpoints. Ctrl-C saves and leaves;
+FOLDER = """\
+The run folder holds config.toml, metrics.jsonl, samples.jsonl, pictures and the checkpoints. Ctrl-C saves and leaves;
 gpulayers train --resume RUN goes on, bit for bit as if the run had never stopped."""
 
 TITLES = {"model": "model", "optimizer": "optimizer", "training": "training", "data": "data"}
@@ -26,14 +25,20 @@ WITH_RESUME = {"training.steps", "training.backend", "training.threads"}
 
 def add_parser(commands: Any, words: list[str]) -> Parser:
     """The parser for the task that is the first of `words`, gpt by default."""
-    task = words[0] if words and words[0] in DEFAULTS else "gpt"
+    task = words[0] if words and words[0] in TASKS else "gpt"
     parser = commands.add_parser(
         "train",
-        usage="gpulayers train [gpt] [options]\n       gpulayers train --resume RUN [--steps N]",
-        help="train a model on text",
-        description=DESCRIPTION,
+        usage=f"gpulayers train [{'|'.join(TASKS)}] [options]\n       gpulayers train --resume RUN [--steps N]",
+        help=f"train a model: {', '.join(TASKS)}",
+        description=f"{TASKS[task].about}\n\n{FOLDER}",
     )
-    parser.add_argument("task", nargs="?", default="gpt", help=f"what to train: {', '.join(DEFAULTS)} (default: gpt)")
+    parser.set_defaults(options_of=task)
+    parser.add_argument(
+        "task",
+        nargs="?",
+        default="gpt",
+        help=f"what to train: {', '.join(TASKS)} (default: gpt), each with its options",
+    )
     run = parser.add_argument_group("run")
     run.add_argument("--out", metavar="DIR", help="the run folder, which must not exist (default: runs/<task>-<time>)")
     run.add_argument(
@@ -52,8 +57,6 @@ def add_parser(commands: Any, words: list[str]) -> Parser:
 
 
 def run(namespace: argparse.Namespace) -> int:
-    if namespace.task not in DEFAULTS:
-        raise UsageError(f"unknown task {namespace.task!r}{suggestion(namespace.task, DEFAULTS)}")
     if namespace.trace is not None:
         check_writable(namespace.trace)  # before anything is begun
     if namespace.resume is not None:
@@ -90,12 +93,12 @@ def recording(trainer: Trainer, file: str | None) -> Iterator[None]:
 
 def config_from(namespace: argparse.Namespace) -> Config:
     """The defaults (or those of --tiny, also on the emulated device), then the file, then the command line."""
-    config = DEFAULTS[namespace.task]
+    config = DEFAULTS[task_of(namespace)]
     changes = {title: given(namespace, title, getattr(config, title)) for title in TABLES}
     content = {} if namespace.config is None else read_toml(namespace.config)
     backend = changes["training"].get("backend", config.updated(content, str(namespace.config)).training.backend)
     if namespace.tiny or backend == "emulated":
-        config = tiny(config)
+        config = TASKS[config.task].tiny(config)
     config = config.updated(content, str(namespace.config))
     tables = {title: dataclasses.replace(getattr(config, title), **values) for title, values in changes.items()}
     return dataclasses.replace(config, **tables)
@@ -111,5 +114,18 @@ def resume_options(namespace: argparse.Namespace) -> dict[str, Any]:
     return given(namespace, "training", table_of(namespace, "training"))
 
 
+def task_of(namespace: argparse.Namespace) -> str:
+    """The task, whose options were parsed. Raises UsageError."""
+    if namespace.task not in TASKS:
+        raise UsageError(f"unknown task {namespace.task!r}{suggestion(namespace.task, TASKS) or choices()}")
+    if namespace.task != namespace.options_of:  # `train --steps 3 vit` has been read with the options of gpt
+        raise UsageError(f"the task comes first: gpulayers train {namespace.task} [options]")
+    return namespace.task
+
+
+def choices() -> str:
+    return f"; choose from {', '.join(TASKS)}"
+
+
 def table_of(namespace: argparse.Namespace, title: str) -> Any:
-    return getattr(DEFAULTS[namespace.task], title)
+    return getattr(DEFAULTS[task_of(namespace)], title)

@@ -33,7 +33,7 @@ class Steps:
         self.config = config.complete()
         use(self.config.training.backend)
         self.task = TASKS[self.config.task](self.config)
-        self.optimizer = optimizer_for(self.config, self.task.model)
+        self.optimizer = optimizer_for(self.task)
 
     @property
     def like(self) -> Any:
@@ -55,7 +55,9 @@ class Steps:
                 self._wait()
 
     def _step(self, k: int) -> None:
-        loop.train_step(self.task.model, self.optimizer, self.task.parts(k), self.config.training.seed, k)
+        loop.train_step(
+            self.task.model, self.optimizer, self.task.parts(k), self.config.training.seed, k, self.task.loss_options
+        )
 
     def _wait(self) -> None:
         xp = array_module(self.like)

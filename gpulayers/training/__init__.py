@@ -1,7 +1,7 @@
 """The training loop and what belongs to it: settings, checkpoints, metrics, plots, generation, evaluation.
 
 loop.py         one training step, and the trainer around it         <- start reading here
-tasks.py        what is trained: data, network, samples              config.py, options.py   the settings
+tasks/          what is trained: data, network, samples              config.py, options.py   the settings
 run.py          run folders: start, resume, open a saved model       checkpoint.py, metrics.py, plot.py
-generate.py     sampling text                                        evaluate.py   loss, perplexity, bits a byte
+generate.py     sampling text                                        evaluate.py   loss, perplexity, bits per byte
 """

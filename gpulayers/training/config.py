@@ -4,7 +4,8 @@
     [model]      sizes of the network              [optimizer]  how parameters move
     [training]   how long, how much, where         [data]       what is read
 
-Precedence: the defaults below, then the file, then the command line.
+[model] and [data] are the task's own (`tasks/<task>.py`), which may also add to [training].
+Precedence: the task's defaults, then the file, then the command line.
 """
 
 import dataclasses
@@ -12,47 +13,19 @@ import os
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from gpulayers.optim import SCHEDULES
 from gpulayers.optim.schedule import MOST_STEPS
 from gpulayers.storage import StrPath, write_atomically
-from gpulayers.training.options import ConfigError, as_table, option, suggestion, with_table
+from gpulayers.training.options import ConfigError, Options, as_table, option, suggestion, with_table
 
 TABLES = ("model", "optimizer", "training", "data")
 LOW_PRECISION = ("float16", "bfloat16")  # trained through float32 masters
 
 
 @dataclass(frozen=True)
-class GPTOptions:
-    """Sizes of a GPT: the fields of `GPTConfig` but for the vocabulary, which the data decides.
-
-    The defaults are for two minutes on two cores. rotary is on because a learned table of positions needs several times
-    as many steps to look further back than one byte: training loss 2.39 against 1.68 after 650 steps of 512 bytes.
-    """
-
-    layers: int = option(4, "transformer blocks", at_least=1, at_most=10_000)
-    heads: int = option(3, "attention heads; they share out dim", at_least=1)
-    kv_heads: int | None = option(None, "key/value heads; must divide heads", at_least=1, default_text="as heads")
-    dim: int = option(96, "width of the network", at_least=1, at_most=2**20)
-    context: int = option(128, "longest sequence of tokens that the model sees", at_least=1)
-    dropout: float = option(0.0, "share of activations that are dropped in training", at_least=0, below=1)
-    bias: bool = option(True, "biases in linear layers and norms")
-    rotary: bool = option(True, "rotary positions in the attention instead of a learned table")
-
-    def check(self) -> None:
-        """Raises ConfigError where single values are right but do not fit each other."""
-        if self.dim % self.heads:
-            raise ConfigError(f"heads must divide dim, got {self.heads} heads and dim {self.dim}")
-        if self.kv_heads is not None and self.heads % self.kv_heads:
-            raise ConfigError(f"kv_heads must divide heads, got {self.kv_heads} kv_heads and {self.heads} heads")
-        if self.rotary and self.dim // self.heads % 2:
-            size = self.dim // self.heads
-            raise ConfigError(f"rotary needs an even head size, got dim / heads = {size}; or turn rotary off")
-
-
-@dataclass(frozen=True)
-class OptimizerOptions:
+class OptimizerOptions(Options):
     """How parameters move."""
 
     name: str = option("adamw", "update rule", choices=("adamw", "adam", "sgd"), flag="--optimizer")
@@ -79,7 +52,7 @@ class OptimizerOptions:
     momentum: float = option(0.9, "sgd: memory of the velocity", at_least=0)
     nesterov: bool = option(False, "sgd: Nesterov's momentum")
 
-    def complete(self, steps: int) -> "OptimizerOptions":
+    def for_steps(self, steps: int) -> "OptimizerOptions":
         """With the lengths that depend on the number of steps. Raises ConfigError where values do not fit."""
         horizon = self.schedule_steps or max(1, steps)
         # a short run needs its first steps small too: the rate of a long one's third step makes the loss explode
@@ -100,11 +73,11 @@ class OptimizerOptions:
 
 
 @dataclass(frozen=True)
-class TrainingOptions:
+class TrainingOptions(Options):
     """How long, how much at a time, and where."""
 
     steps: int = option(900, "steps in all", at_least=0)
-    batch: int = option(8, "sequences in a step", at_least=1, at_most=2**31 - 1)
+    batch: int = option(8, "samples (sequences, images) in a step", at_least=1, at_most=2**31 - 1)
     accumulate: int = option(
         1, "parts that a step's batch is computed in: less memory, the same result to rounding", at_least=1
     )
@@ -121,51 +94,35 @@ class TrainingOptions:
         None, "CPU threads for matrix products", at_least=1, at_most=4096, default_text="all cores"
     )
     eval_every: int = option(300, "steps between measurements on the validation part; 0: only at the end", at_least=0)
-    eval_tokens: int = option(65536, "validation tokens that are measured, at most", at_least=1)
     sample_every: int = option(300, "steps between samples; 0: none", at_least=0)
-    sample_tokens: int = option(200, "tokens of a sample", at_least=1)
     save_every: int = option(300, "steps between checkpoints; 0: only at the start and the end", at_least=0)
 
-    def check(self) -> None:
-        """Raises ConfigError where single values are right but do not fit each other."""
+    def complete(self) -> Self:
         if self.accumulate > self.batch:
-            raise ConfigError(
-                f"accumulate must be at most batch, got {self.accumulate} parts of {self.batch} sequences"
-            )
+            raise ConfigError(f"accumulate must be at most batch, got {self.accumulate} parts of {self.batch} samples")
         if self.dtype in LOW_PRECISION and self.backend == "numpy":
             raise ConfigError(f"dtype {self.dtype} needs a GPU: choose float32, or --backend cupy (or emulated)")
-
-
-@dataclass(frozen=True)
-class TextOptions:
-    """What is read."""
-
-    files: tuple[str, ...] = option(
-        (), "UTF-8 text files", flag="--data", metavar="FILE", default_text="Python's documentation"
-    )
-    tokens: str = option("bytes", "what a token is", choices=("bytes", "characters"))
+        return dataclasses.replace(self, threads=self.threads or available_cores())
 
 
 @dataclass(frozen=True)
 class Config:
     """Everything that a run is made from."""
 
-    task: str = "gpt"
-    model: GPTOptions = GPTOptions()
+    task: str
+    model: Any  # Options of the task
+    data: Any  # Options of the task
     optimizer: OptimizerOptions = OptimizerOptions()
-    training: TrainingOptions = TrainingOptions()
-    data: TextOptions = TextOptions()
+    training: Any = TrainingOptions()  # or a subclass of the task's
 
     def complete(self) -> "Config":
         """Checked, and with every open choice made, so that it says the same on another day. Raises ConfigError."""
-        self.model.check()
-        self.training.check()
         return dataclasses.replace(
             self,
-            model=dataclasses.replace(self.model, kv_heads=self.model.kv_heads or self.model.heads),
-            optimizer=self.optimizer.complete(self.training.steps),
-            training=dataclasses.replace(self.training, threads=self.training.threads or available_cores()),
-            data=dataclasses.replace(self.data, files=tuple(os.path.abspath(file) for file in self.data.files)),
+            model=self.model.complete(),
+            training=self.training.complete(),
+            optimizer=self.optimizer.for_steps(self.training.steps),
+            data=self.data.complete(),
         )
 
     def with_training(self, **changes: Any) -> "Config":
@@ -197,18 +154,6 @@ class Config:
 
         head = "# Everything that this run was made from; gpulayers train --config takes it.\n\n"
         write_atomically(path, (head + tomli_w.dumps(self.to_dict())).encode())
-
-
-DEFAULTS = {"gpt": Config()}  # what a run of each task is made from when nothing else is said
-
-
-def tiny(config: Config) -> Config:
-    """The smallest run that still goes through everything: what `--tiny` and the emulated device start from."""
-    return dataclasses.replace(
-        config,
-        model=dataclasses.replace(config.model, layers=1, heads=2, dim=32, context=16),
-        training=dataclasses.replace(config.training, steps=5, batch=2, eval_tokens=64, sample_tokens=8),
-    )
 
 
 def read_toml(path: StrPath) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """How well a model predicts a text, in three units.
 
 loss = mean of -log p(token | tokens before it in its window)        nats a token
-perplexity = exp(loss)           bits a byte = total loss / log 2 / bytes of the text
+perplexity = exp(loss)           bits per byte = total loss / log 2 / bytes of the text
 """
 
 import math

@@ -7,9 +7,10 @@ the optimizer's state, the seed and k alone, so a run that is stopped and resume
 import math
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from signal import Signals
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,11 @@ from gpulayers.step import Train
 from gpulayers.storage import only_writer
 from gpulayers.training.checkpoint import save_best, save_checkpoint
 from gpulayers.training.config import Config
-from gpulayers.training.evaluate import evaluate
 from gpulayers.training.metrics import MetricsFile
 from gpulayers.training.plot import plot_loss
 from gpulayers.training.progress import Progress, printable
 from gpulayers.training.stop import StopSignal
+from gpulayers.training.tasks.task import Figures, Part, Task, shown
 
 METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
 MOST_SKIPPED = 3  # steps in a row
@@ -36,19 +37,30 @@ class TrainingError(RuntimeError):
     """Training cannot go on; the message is one sentence that says why and what is left."""
 
 
-def train_step(model: Any, optimizer: Optimizer, parts: Iterable[tuple[int, Array, Array]], seed: int, k: int) -> float:
+def train_step(
+    model: Any,
+    optimizer: Optimizer,
+    parts: Iterable[Part],
+    seed: int,
+    k: int,
+    loss_options: Mapping[str, Any] = MappingProxyType({}),
+) -> float:
     """One step on batch k: forward, loss, backward for each of its parts, then one update. Returns the mean loss.
 
-    parts: (index of the first sample, ids (B, T), targets (B, T)). Losses and gradients are summed over all parts and
+    loss_options: keywords for `cross_entropy` beside reduction= and scale=, such as label_smoothing.
+
+    Losses and gradients are summed over all parts and
     divided by the number of all targets once, so the split changes nothing but rounding. A loss or gradient that is
     not finite changes nothing but the loss scale: parameters, moments and counters stay as they are.
     """
     loss, count = 0.0, 0.0
-    for first_sample, ids, targets in parts:
-        logits, saved = model.forward(ids, Train(seed, k, first_sample))  # (B, T, V)
-        part_loss, dlogits = cross_entropy_inplace(logits, targets, reduction="sum", scale=optimizer.scale)
+    for first_sample, inputs, targets in parts:
+        logits, saved = model.forward(*inputs, train=Train(seed, k, first_sample))  # (..., V)
+        part_loss, dlogits = cross_entropy_inplace(
+            logits, targets, reduction="sum", scale=optimizer.scale, **loss_options
+        )
         model.backward(dlogits, saved)  # adds to every gradient
-        loss, count = loss + part_loss, count + count_targets(targets)
+        loss, count = loss + part_loss, count + count_targets(targets, weight=loss_options.get("weight"))
         del logits, dlogits  # before the next part makes its own
     loss = float(loss) / (float(count) or 1.0)  # 0 where no target counts, as in `cross_entropy` and the optimizer
     if math.isfinite(loss):
@@ -61,7 +73,7 @@ def train_step(model: Any, optimizer: Optimizer, parts: Iterable[tuple[int, Arra
 class Trainer:
     """A run that stands at `step`, and goes on to the last by `run()`.
 
-    task: data and model, see `tasks.py`. best: lowest validation loss so far.
+    task: data and model, see `tasks/`. best: lowest validation loss so far.
     skipped: steps in a row, up to here, whose loss or gradient was not finite.
     """
 
@@ -69,7 +81,7 @@ class Trainer:
         self,
         folder: Path,
         config: Config,
-        task: Any,
+        task: Task,
         optimizer: Optimizer,
         step: int = 0,
         best: float = math.inf,
@@ -92,7 +104,7 @@ class Trainer:
             np.errstate(over="ignore", invalid="ignore", divide="ignore"),  # looked for and reported, see train_step
             MetricsFile(self.folder / METRICS, resume_at=self.step) as self.metrics,
             MetricsFile(self.folder / SAMPLES, resume_at=self.step) as self.samples,
-            Progress(options.steps, self.step) as self.progress,
+            Progress(options.steps, self.step, units=self.task.units) as self.progress,
             StopSignal() as stop,
         ):
             while self.step < options.steps and stop.received is None and self.progress.failed is None:
@@ -107,17 +119,18 @@ class Trainer:
     def _advance(self) -> None:
         """One step, and what is due after it."""
         options, optimizer, lr = self.config.training, self.optimizer, self.optimizer.lr
-        started = time.perf_counter()
-        loss = train_step(self.task.model, optimizer, self.task.parts(self.step), options.seed, self.step)
+        started, sizes = time.perf_counter(), []
+        parts = self._counted(sizes)
+        loss = train_step(self.task.model, optimizer, parts, options.seed, self.step, self.task.loss_options)
         applied = math.isfinite(loss) and self._last_step_applied()
-        speed = options.batch * self.config.model.context / (time.perf_counter() - started)
+        speed = sum(sizes) / (time.perf_counter() - started)
         norm = optimizer.grad_norm if math.isfinite(loss) else math.nan
         self.step += 1
-        record = {"step": self.step, "loss": loss, "lr": lr, "grad_norm": norm, "tokens_per_second": speed}
+        record = {"step": self.step, "loss": loss, "lr": lr, "grad_norm": norm, f"{self.task.units}_per_second": speed}
         self.progress.step(loss, speed)
         self._count_skipped(record, applied)
         if self._due(options.eval_every) or self.step == options.steps:
-            record["val_loss"] = self._measure()
+            record |= self._measure()
         self.metrics.write(record)
         if "val_loss" in record:
             self._plot()
@@ -125,6 +138,12 @@ class Trainer:
             self._sample()
         if self._due(options.save_every):
             self._save()
+
+    def _counted(self, sizes: list[int]) -> Iterator[Part]:
+        """The parts of the next batch; how many units each has goes into `sizes`."""
+        for part in self.task.parts(self.step):
+            sizes.append(self.task.size(part))
+            yield part
 
     def _due(self, every: int) -> bool:
         return every > 0 and self.step % every == 0
@@ -157,20 +176,23 @@ class Trainer:
             f"checkpoint in {self.folder} is kept; a lower --lr, a lower --clip or a longer --warmup may help"
         )
 
-    def _measure(self) -> float:
-        """The validation loss. The checkpoint is kept as the best one if it is lower than ever."""
-        loss = evaluate(self.task.model, self.task.validation_batches(), self.task.tokenizer).loss
-        self.progress.measured(loss)
-        if loss < self.best:
+    def _measure(self) -> Figures:
+        """What the task measures. The checkpoint is kept as the best one if its validation loss is lower than ever."""
+        figures = self.task.measure()
+        self.progress.measured(shown(figures, self.task.units))
+        if (loss := figures["val_loss"]) < self.best:
             self.best = loss
             save_best(self.folder, self.step, self._tensors(), self._metadata(loss))
-        return loss
+        self.task.pictures(self.folder, self.step)
+        return figures
 
     def _sample(self) -> None:
         try:
             text = self.task.sample(self.step)
         except FloatingPointError as error:
             self.progress.say(f"step {self.step}: no sample: {error}")
+            return
+        if not text:
             return
         self.samples.write({"step": self.step, "text": text})
         self.progress.say(f"--- a sample at step {self.step} ---\n{printable(text)}\n---", file=sys.stdout)
@@ -192,7 +214,7 @@ class Trainer:
     def _metadata(self, val_loss: float | None = None) -> dict[str, Any]:
         return {
             "config": self.config.to_dict(),
-            "tokenizer": self.task.tokenizer.to_json(),
+            **self.task.metadata(),
             "data_digest": self.task.digest,
             "best_val_loss": self.best,
             "skipped_in_a_row": self.skipped,

@@ -9,7 +9,8 @@ import difflib
 import math
 import types
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, get_args
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar, get_args
 
 T = TypeVar("T")
 Field = dataclasses.Field[Any]
@@ -25,6 +26,18 @@ INSIDE: dict[str, Callable[[float, float], bool]] = {
 
 class ConfigError(ValueError):
     """A setting that cannot be used; the message is one sentence that names it and where it came from."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """A table of options: a frozen dataclass whose fields are made by `option`."""
+
+    def complete(self) -> Self:
+        """Itself with every open choice made and files as absolute paths, so that it says the same on another day.
+
+        Raises ConfigError where single values are right but do not fit each other.
+        """
+        return self
 
 
 def option(

@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Self, TextIO
 
 from tqdm import tqdm
@@ -12,7 +12,7 @@ LINE_EVERY = 10.0  # seconds
 
 
 class Progress:
-    """Loss, tokens a second and the time left of a run that is at step `done` of `steps`, on `file` (stderr).
+    """Loss, speed and the time left of a run that is at step `done` of `steps`, on `file` (stderr).
 
     On a terminal it is tqdm's bar. A log file gets a line every ten seconds and at every measurement instead.
 
@@ -20,8 +20,8 @@ class Progress:
     middle of a step, so the error is kept in `failed` and nothing more is written.
     """
 
-    def __init__(self, steps: int, done: int = 0, file: TextIO | None = None) -> None:
-        self.file = file or sys.stderr
+    def __init__(self, steps: int, done: int = 0, file: TextIO | None = None, units: str = "tokens") -> None:
+        self.file, self.units = file or sys.stderr, units
         self.steps, self.first, self.done = steps, done, done
         self.started = self.last_line = time.monotonic()
         self.figures = ""
@@ -31,10 +31,10 @@ class Progress:
             layout = "{percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} {desc}, {remaining} left"
             self.bar = tqdm(total=steps, initial=done, file=self.file, bar_format=layout, dynamic_ncols=True)
 
-    def step(self, loss: float, tokens_per_second: float) -> None:
+    def step(self, loss: float, per_second: float) -> None:
         """One step more."""
         self.done += 1
-        self.figures = f"loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s"
+        self.figures = f"loss {loss:.3f}, {per_second:,.0f} {self.units}/s"
         if self.bar is not None:
             with self._writing():
                 self.bar.set_description_str(self.figures, refresh=False)
@@ -46,10 +46,10 @@ class Progress:
         seconds = (time.monotonic() - self.started) * (self.steps - self.done) / max(1, self.done - self.first)
         return f"step {self.done}/{self.steps}: {self.figures}, {tqdm.format_interval(seconds)} left"
 
-    def measured(self, val_loss: float) -> None:
-        """A measurement on the validation part."""
-        figures = f", {self.figures}" if self.figures else ""
-        self.say(f"step {self.done}/{self.steps}: validation loss {val_loss:.4f} nats a token{figures}")
+    def measured(self, figures: Mapping[str, str]) -> None:
+        """A measurement on the validation part: name -> value."""
+        found = ", ".join(f"{name} {value}" for name, value in figures.items())
+        self.say(f"step {self.done}/{self.steps}: validation {found}{', ' + self.figures if self.figures else ''}")
 
     def say(self, text: str, file: TextIO | None = None) -> None:
         """A line above the bar, on `file` (stderr)."""

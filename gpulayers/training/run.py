@@ -5,18 +5,17 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulayers.backend import use
-from gpulayers.data import DataError, Tokenizer, tokenizer_from_json
-from gpulayers.models.gpt import GPT
+from gpulayers.data import DataError
 from gpulayers.optim import LossScale, Optimizer, make_optimizer, make_schedule
 from gpulayers.storage import FileError, StrPath, only_writer
 from gpulayers.training.checkpoint import BEST, latest_checkpoint, load_checkpoint
-from gpulayers.training.config import DEFAULTS, LOW_PRECISION, Config
+from gpulayers.training.config import LOW_PRECISION, Config
 from gpulayers.training.loop import Trainer
 from gpulayers.training.options import ConfigError
-from gpulayers.training.tasks import TASKS, make_gpt
+from gpulayers.training.tasks import DEFAULTS, TASKS, Saved, Task
 
 CONFIG = "config.toml"
 
@@ -31,7 +30,7 @@ def start(config: Config, folder: StrPath | None = None) -> Trainer:
     if folder is not None and os.path.lexists(folder):
         raise ConfigError(already_there(folder))
     task = TASKS[config.task](config)
-    optimizer = optimizer_for(config, task.model)
+    optimizer = optimizer_for(task)
     path = new_folder(config.task) if folder is None else make_folder(Path(folder))
     trainer = Trainer(path, config, task, optimizer)
     try:
@@ -63,14 +62,14 @@ def resume(
     recorded = config_of(path, metadata)
     changes = {"steps": steps, "backend": backend, "threads": threads}
     config = recorded.with_training(**{name: value for name, value in changes.items() if value is not None})
-    config.training.check()
+    config.training.complete()  # refuses what does not fit
     if metadata["step"] >= config.training.steps:
         raise ConfigError(f"{folder} is finished: it has done {metadata['step']} steps; give a larger --steps to go on")
     use(config.training.backend)
     task = TASKS[config.task](config)
     if task.digest != metadata["data_digest"]:
         raise DataError(f"the data is not what {folder} was started with: its digest differs")
-    optimizer = optimizer_for(config, task.model)
+    optimizer = optimizer_for(task)
     restore(path, tensors, task.model, optimizer)
     trainer = Trainer(
         folder,
@@ -89,8 +88,9 @@ def resume(
     return trainer
 
 
-def optimizer_for(config: Config, model: Any) -> Optimizer:
-    """The update rule with its schedule; `config` is complete."""
+def optimizer_for(task: Task) -> Optimizer:
+    """The update rule of the task's model, with its schedule."""
+    config, model = task.config, task.model
     o = config.optimizer
     of_schedule = {
         "linear": {"final": o.lr_final},
@@ -109,14 +109,15 @@ def optimizer_for(config: Config, model: Any) -> Optimizer:
         clip_value=o.clip_value or None,
         schedule=make_schedule(o.schedule, o.schedule_steps or 1, o.warmup or 0, **of_schedule.get(o.schedule, {})),
         threads=config.training.threads,
-        loss_scale=loss_scale(config) if config.training.dtype == "float16" else None,
+        loss_scale=loss_scale(task) if config.training.dtype == "float16" else None,
         **of_rule[o.name],
     )
 
 
-def loss_scale(config: Config) -> LossScale:
-    """2^16 for the mean loss. The loop sums over the tokens of a step, so its scale is that much lower."""
-    first = 2.0**16 / 2 ** (config.training.batch * config.model.context - 1).bit_length()
+def loss_scale(task: Task) -> LossScale:
+    """2^16 for the mean loss. The loop sums over the targets of a step, so its scale is that much lower."""
+    targets = sum(part.targets.size for part in task.parts(0))
+    first = 2.0**16 / 2 ** (targets - 1).bit_length()
     return LossScale(first, floor=first / 2**16)
 
 
@@ -152,17 +153,6 @@ def config_of(path: Path, metadata: dict[str, Any]) -> Config:
 # ------------------------------------------------------------------------------------------------ saved models
 
 
-class Saved(NamedTuple):
-    """A model from a checkpoint, and what belongs to it."""
-
-    path: Path
-    step: int
-    config: Config
-    model: GPT
-    tokenizer: Tokenizer
-    digest: str
-
-
 def open_saved(
     run: StrPath, checkpoint: str | None = None, backend: str = "numpy", warn: Callable[[str], Any] = print
 ) -> Saved:
@@ -181,12 +171,11 @@ def open_saved(
     if backend == "numpy" and config.training.dtype in LOW_PRECISION:  # the file holds float32
         config = config.with_training(dtype="float32")
     try:
-        tokenizer = tokenizer_from_json(metadata["tokenizer"])
-        model = make_gpt(config, tokenizer.vocab_size)
+        model = TASKS[config.task].rebuild(config, metadata)
         model.load_state_dict(parameters(tensors))
     except (KeyError, ValueError) as error:
         raise FileError(f"{path} does not hold a whole model: {error}") from error
-    return Saved(path, metadata["step"], config, model, tokenizer, metadata["data_digest"])
+    return Saved(path, metadata["step"], config, model, metadata)
 
 
 def checkpoint_path(run: Path, checkpoint: str | None, warn: Callable[[str], Any]) -> Path:

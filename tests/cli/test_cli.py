@@ -10,6 +10,7 @@ from gpulayers.storage import load_tensors
 from gpulayers.training import loop
 from gpulayers.training.checkpoint import load_checkpoint
 from gpulayers.training.options import fields, flag
+from gpulayers.training.tasks import DEFAULTS, TASKS
 
 
 def run(capfd, *arguments, status=0):
@@ -53,17 +54,18 @@ def test_no_command_prints_help(capfd):
     assert all(command in out for command in ("train", "generate", "evaluate"))
 
 
-def test_help_names_every_option_with_its_default(capfd):
-    from gpulayers.training.config import TABLES, Config
+@pytest.mark.parametrize("task", TASKS)
+def test_help_names_every_option_with_its_default(task, capfd):
+    from gpulayers.training.config import TABLES
 
     with pytest.raises(SystemExit, match="0"):
-        main(["train", "--help"])
+        main(["train", task, "--help"])
     text = " ".join(capfd.readouterr().out.split())
     for title in TABLES:
-        for field in fields(getattr(Config(), title)).values():
+        for field in fields(getattr(DEFAULTS[task], title)).values():
             assert f"{flag(field)} " in text or f"{flag(field)}," in text
-    assert text.count("(default: ") >= 40
-    assert "(default: Python's documentation)" in text
+    assert text.count("(default: ") >= 30
+    assert " ".join(TASKS[task].about.split()) in text
     assert "%" not in text
 
 
@@ -83,6 +85,8 @@ def test_help_of_the_other_commands(command, capfd):
         (["train", "--leyers=3"], "unknown option --leyers; did you mean --layers?"),
         (["train", "--lay", "3"], "unknown option --lay"),
         (["train", "gtp"], "unknown task 'gtp'; did you mean gpt?"),
+        (["train", "gtp", "--patch", "3"], "unknown task 'gtp'; did you mean gpt?"),
+        (["train", "xxxx"], "unknown task 'xxxx'; choose from gpt"),
         (["train", "--layers"], "argument --layers: expected one argument"),
         (["train", "--layers", "x"], "--layers takes a whole number, got 'x'"),
         (["train", "--layers", "1.5"], "--layers takes a whole number, got '1.5'"),
@@ -170,7 +174,7 @@ def test_not_enough_memory_is_one_line(capfd, tmp_path, monkeypatch):
     def greedy(*_):
         raise MemoryError("Unable to allocate 9 TiB")
 
-    monkeypatch.setattr("gpulayers.training.tasks.make_gpt", greedy)
+    monkeypatch.setattr("gpulayers.training.tasks.gpt.make_gpt", greedy)
     assert "not enough memory (Unable to allocate 9 TiB)" in sentence(capfd, *words(tmp_path / "run"))
 
 

@@ -5,14 +5,19 @@ import pytest
 
 from gpulayers.models.gpt import GPTConfig
 from gpulayers.optim import OPTIMIZERS, SCHEDULES
-from gpulayers.training.config import TABLES, Config, GPTOptions, available_cores, read_toml
+from gpulayers.training.config import TABLES, Config, available_cores, read_toml
 from gpulayers.training.options import ConfigError, check, fields, flag, parse
+from gpulayers.training.tasks import DEFAULTS
+from gpulayers.training.tasks.gpt import GPTOptions
+
+GPT = DEFAULTS["gpt"]
+each_task = pytest.mark.parametrize("config", DEFAULTS.values(), ids=DEFAULTS)
 
 
 def from_text(text: str, tmp_path) -> Config:
     path = tmp_path / "run.toml"
     path.write_text(text, encoding="utf-8")
-    return Config().updated(read_toml(path), "run.toml")
+    return GPT.updated(read_toml(path), "run.toml")
 
 
 def test_every_size_of_the_model_is_an_option():
@@ -20,44 +25,48 @@ def test_every_size_of_the_model_is_an_option():
 
 
 def test_every_rule_and_schedule_is_an_option():
-    known = fields(Config().optimizer)
+    known = fields(GPT.optimizer)
     assert set(known["name"].metadata["choices"]) == set(OPTIMIZERS)
     assert set(known["schedule"].metadata["choices"]) == set(SCHEDULES)
 
 
-def test_every_default_passes_its_own_check():
+@each_task
+def test_every_default_passes_its_own_check(config):
+    config.complete()
     for title in TABLES:
-        table = getattr(Config(), title)
+        table = getattr(config, title)
         for name, field in fields(table).items():
             if (value := getattr(table, name)) is not None:
                 assert check(field, value, name) == value
 
 
-def test_flags_are_unique():
-    flags = [flag(field) for title in TABLES for field in fields(getattr(Config(), title)).values()]
+@each_task
+def test_flags_are_unique(config):
+    flags = [flag(field) for title in TABLES for field in fields(getattr(config, title)).values()]
     assert len(flags) == len(set(flags))
 
 
 def test_file_over_defaults(tmp_path):
     config = from_text('task = "gpt"\n[model]\nlayers = 2\n[optimizer]\nlr = 1\n[data]\nfiles = ["a", "b"]', tmp_path)
-    assert (config.model.layers, config.model.heads) == (2, Config().model.heads)
+    assert (config.model.layers, config.model.heads) == (2, GPT.model.heads)
     assert config.optimizer.lr == 1.0
     assert isinstance(config.optimizer.lr, float)
     assert config.data.files == ("a", "b")
 
 
-def test_written_file_says_everything_and_gives_the_same_run(tmp_path):
-    config = Config().complete()
+@each_task
+def test_written_file_says_everything_and_gives_the_same_run(config, tmp_path):
+    start, config = config, config.complete()
     config.write(tmp_path / "config.toml")
     content = read_toml(tmp_path / "config.toml")
     for title in TABLES:
         assert set(content[title]) == set(fields(getattr(config, title)))
-    assert Config().updated(content, "config.toml").complete() == config
+    assert start.updated(content, "config.toml").complete() == config
 
 
 def test_complete_makes_open_choices(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    config = dataclasses.replace(Config(), data=dataclasses.replace(Config().data, files=("a.txt",)))
+    config = dataclasses.replace(GPT, data=dataclasses.replace(GPT.data, files=("a.txt",)))
     config = config.with_training(steps=200).complete()
     assert (config.optimizer.schedule_steps, config.optimizer.warmup, config.optimizer.lr_step_size) == (200, 50, 50)
     assert config.model.kv_heads == config.model.heads
@@ -110,7 +119,7 @@ def test_not_a_toml_file(tmp_path):
 
 def test_a_whole_number_beyond_every_float():
     with pytest.raises(ConfigError, match=r"lr in \[optimizer\] of a.toml takes a finite number, got inf"):
-        Config().updated({"optimizer": {"lr": 10**400}}, "a.toml")
+        GPT.updated({"optimizer": {"lr": 10**400}}, "a.toml")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +128,7 @@ def test_a_whole_number_beyond_every_float():
         ("model", {"heads": 3, "dim": 128}, "heads must divide dim, got 3 heads and dim 128"),
         ("model", {"heads": 4, "dim": 128, "kv_heads": 3}, "kv_heads must divide heads, got 3 kv_heads and 4 heads"),
         ("model", {"heads": 4, "dim": 12, "rotary": True}, "rotary needs an even head size, got dim / heads = 3; or"),
-        ("training", {"batch": 2, "accumulate": 3}, "accumulate must be at most batch, got 3 parts of 2 sequences"),
+        ("training", {"batch": 2, "accumulate": 3}, "accumulate must be at most batch, got 3 parts of 2 samples"),
         ("training", {"dtype": "float16"}, "dtype float16 needs a GPU: choose float32, or --backend cupy"),
         ("training", {"dtype": "bfloat16"}, "dtype bfloat16 needs a GPU"),
         ("optimizer", {"schedule_steps": 5, "warmup": 6}, "warmup must be at most schedule_steps, got 6 and 5"),
@@ -127,9 +136,9 @@ def test_a_whole_number_beyond_every_float():
     ],
 )
 def test_values_that_do_not_fit_each_other(title, values, sentence):
-    table = dataclasses.replace(getattr(Config(), title), **values)
+    table = dataclasses.replace(getattr(GPT, title), **values)
     with pytest.raises(ConfigError, match=sentence):
-        dataclasses.replace(Config(), **{title: table}).complete()
+        dataclasses.replace(GPT, **{title: table}).complete()
 
 
 @pytest.mark.parametrize(
@@ -145,11 +154,11 @@ def test_values_that_do_not_fit_each_other(title, values, sentence):
     ],
 )
 def test_words_of_the_command_line(title, name, text, value):
-    assert parse(fields(getattr(Config(), title))[name], text, "--" + name) == value
+    assert parse(fields(getattr(GPT, title))[name], text, "--" + name) == value
 
 
 def test_texts_survive_toml(tmp_path):
     names = ('quote " and \\', "line\nbreak", "ümläut")
-    config = dataclasses.replace(Config(), data=dataclasses.replace(Config().data, files=names))
+    config = dataclasses.replace(GPT, data=dataclasses.replace(GPT.data, files=names))
     config.write(tmp_path / "c.toml")
     assert tomllib.loads((tmp_path / "c.toml").read_text(encoding="utf-8"))["data"]["files"] == list(names)

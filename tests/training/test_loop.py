@@ -21,6 +21,7 @@ from gpulayers.training.loop import TrainingError, train_step
 from gpulayers.training.progress import Progress, printable
 from gpulayers.training.run import resume, start
 from gpulayers.training.stop import StopSignal
+from gpulayers.training.tasks import Part
 
 
 def begin(out, **options):
@@ -40,9 +41,9 @@ def no_picture(monkeypatch):
 
 
 def split(ids, targets, *sizes):
-    """(first sample, ids, targets) of parts with these numbers of samples."""
+    """Parts with these numbers of samples."""
     starts = np.cumsum([0, *sizes])
-    return [(int(a), ids[a:b], targets[a:b]) for a, b in itertools.pairwise(starts)]
+    return [Part(int(a), (ids[a:b],), targets[a:b]) for a, b in itertools.pairwise(starts)]
 
 
 @pytest.mark.parametrize("sizes", [(4,), (1, 3), (2, 2), (1, 1, 1, 1)])
@@ -237,11 +238,11 @@ def poison(monkeypatch, *steps):
     """The loss of these batches is NaN."""
     original = train_step
 
-    def poisoned(model, optimizer, parts, seed, k):
+    def poisoned(model, optimizer, parts, seed, k, *loss_options):
         if k in steps:
             model.zero_grad()
             return math.nan
-        return original(model, optimizer, parts, seed, k)
+        return original(model, optimizer, parts, seed, k, *loss_options)
 
     monkeypatch.setattr(loop, "train_step", poisoned)
 
@@ -357,11 +358,11 @@ def test_bar_on_a_terminal():
     with Progress(10, 4, terminal) as progress:
         for _ in range(6):
             progress.step(2.5, 1234.0)
-        progress.measured(2.25)
+        progress.measured({"loss": "2.2500 nats a token", "accuracy": "98.00 %"})
     assert "loss 2.500, 1,234 tokens/s" in terminal.text
     assert "10/10" in terminal.text
     assert "left" in terminal.text
-    assert "step 10/10: validation loss 2.2500" in terminal.text
+    assert "step 10/10: validation loss 2.2500 nats a token, accuracy 98.00 %" in terminal.text
 
 
 def test_lines_elsewhere(capsys, monkeypatch):

@@ -11,7 +11,6 @@ from gpulayers.cli.train import add_parser, config_from
 from gpulayers.optim import LossScale
 from gpulayers.storage import load_tensors
 from gpulayers.training import loop, run
-from gpulayers.training.evaluate import evaluate
 from gpulayers.training.loop import TrainingError
 from gpulayers.training.options import ConfigError
 from gpulayers.training.run import open_saved, resume, start
@@ -57,9 +56,9 @@ def test_on_the_cpu_a_saved_model_is_opened_in_float32(tmp_path):
     trainer.run()
     saved = open_saved(tmp_path / "run", "last")
     assert {parameter.dtype.name for parameter in saved.model.parameters()} == {"float32"}
-    here = evaluate(saved.model, trainer.task.validation_batches(), saved.tokenizer).loss
-    there = evaluate(trainer.task.model, trainer.task.validation_batches(), saved.tokenizer).loss
-    assert here == pytest.approx(there, rel=1e-2)
+    there = trainer.task.measure()["val_loss"]
+    trainer.task.model = saved.model
+    assert trainer.task.measure()["val_loss"] == pytest.approx(there, rel=1e-2)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -74,7 +73,7 @@ def test_numpy_refuses(dtype, tmp_path):
 
 def test_overflow_halves_the_scale_until_the_gradient_fits(tmp_path, monkeypatch, capsys):
     """H17: skipped steps are part of float16 training; the schedule does not see them."""
-    monkeypatch.setattr(run, "loss_scale", lambda config: LossScale(2.0**16))
+    monkeypatch.setattr(run, "loss_scale", lambda task: LossScale(2.0**16))
     trainer = begin(tmp_path / "run", "float16", steps=5)
     trainer.run()
     records = lines(tmp_path / "run" / "metrics.jsonl")
@@ -89,7 +88,7 @@ def test_overflow_halves_the_scale_until_the_gradient_fits(tmp_path, monkeypatch
 
 
 def test_overflow_at_the_floor_stops_the_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "loss_scale", lambda config: LossScale(2.0**20, floor=2.0**20, patience=2))
+    monkeypatch.setattr(run, "loss_scale", lambda task: LossScale(2.0**20, floor=2.0**20, patience=2))
     with pytest.raises(
         TrainingError, match=r"step 2: the gradient was not finite in 2 steps in a row at the lowest loss"
     ):

@@ -1,0 +1,155 @@
+"""`Task`: what a run trains. The loop, the run folder and the commands know no more of it than this file offers.
+
+A task is one file beside this one and an entry in `TASKS`. It holds, from top to bottom:
+
+    XOptions(Options), XData(Options)    the tables [model] and [data] of its settings: `option(...)` fields
+    class XTask(Task)                    below; `default` is its Config, `about` what `train X --help` says
+
+    task = XTask(config)                 reads the data, makes the model on its device; config is complete
+    task.model.forward(*part.inputs, train=Train(...)) -> (logits (..., V), saved)       the loop calls this,
+    task.model.backward(dlogits, saved)                                                  cross-entropy, and this
+
+Logits are a contiguous array of the model's own that `saved` does not hold: their gradient is written over them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from gpulayers.backend import Array
+from gpulayers.data import DataError
+from gpulayers.layers.layer import Layer
+from gpulayers.sampling import Sampling
+from gpulayers.training.config import Config
+from gpulayers.training.options import ConfigError, option
+
+Figures = dict[str, float]
+
+
+class Part(NamedTuple):
+    """A micro-batch, on the device. targets: integers, the shape of the logits but for the last axis, -100 (IGNORE)
+    where nothing is scored. first_sample: index of its first sample in the whole batch, for dropout."""
+
+    first_sample: int
+    inputs: tuple[Array, ...]
+    targets: Array
+
+
+class Saved(NamedTuple):
+    """A model from a checkpoint. metadata: all of the checkpoint's, what `Task.metadata` gave among it."""
+
+    path: Path
+    step: int
+    config: Config
+    model: Layer
+    metadata: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Writing:
+    """What `gpulayers generate` is asked for. Each task takes what it has a use for."""
+
+    prompt: str | None = option(
+        None, "gpt: text to go on from; seq2seq: what to translate, each line by itself", default_text="gpt: a new line"
+    )
+    tokens: int | None = option(
+        None, "tokens to write, at most", at_least=0, default_text="gpt: 500; seq2seq: the model's longest"
+    )
+    beam: int = option(1, "seq2seq: sequences that the search keeps; above 1 nothing is drawn", at_least=1)
+    length_penalty: float = option(0.0, "seq2seq: above 0, beam search likes longer sequences better", at_least=0)
+
+
+class Task:
+    """Data and model of one run. A subclass sets what has no value here and overrides what it does otherwise.
+
+    digest: of the data, so that a resume notices when it has changed. description: of the data, for people, one line.
+    loss_options: keywords for `cross_entropy` beside reduction= and scale=, such as {"label_smoothing": 0.1}.
+
+    Raises DataError where the data cannot be used, `GPUUnavailable` where the backend cannot.
+    """
+
+    about: ClassVar[str]  # for --help: what `train` does with this task, what its data is by default, how long it takes
+    default: ClassVar[Config]  # the run without any option
+    sampling: ClassVar[Sampling] = Sampling()  # how `generate` picks when nothing is said; temperature 0: greedily
+    units: ClassVar[str] = "tokens"  # or "images": what the speed counts, and what the loss is a mean over
+
+    config: Config
+    model: Layer
+    digest: str
+    description: str
+    loss_options: dict[str, Any]
+
+    def __init__(self, config: Config) -> None:
+        self.config, self.loss_options = config, {}
+
+    # ------------------------------------------------------------------------------------------------ training
+
+    def parts(self, k: int) -> Iterator[Part]:
+        """Batch k, a pure function of (config, k), in `config.training.accumulate` parts."""
+        raise NotImplementedError
+
+    def size(self, part: Part) -> int:
+        """How many units are in a part. Must not wait for the device."""
+        return part.targets.size
+
+    def measure(self) -> Figures:
+        """{"val_loss": mean over the validation part, perhaps "val_accuracy": 0 to 1}; the lowest val_loss is best."""
+        raise NotImplementedError
+
+    def sample(self, step: int) -> str:
+        """What to show of the model at this step; "" for nothing. FloatingPointError if it is not finite."""
+        return ""
+
+    def pictures(self, folder: Path, step: int) -> None:
+        """Write PNGs beside loss.png (attention.png, confusion.png); called after each measurement."""
+
+    # ------------------------------------------------------------------------------------------------ saved models
+
+    def metadata(self) -> dict[str, Any]:
+        """JSON values for the checkpoint: what `rebuild` and `generate` need beside the config, a vocabulary say.
+
+        Not config, data_digest, best_val_loss, skipped_in_a_row, val_loss, format, version, versions, step.
+        """
+        return {}
+
+    @classmethod
+    def rebuild(cls, config: Config, metadata: dict[str, Any]) -> Layer:
+        """The model at its initial values, on its device, without its data. KeyError, ValueError: damaged metadata."""
+        raise NotImplementedError
+
+    @classmethod
+    def evaluate(cls, saved: Saved, files: tuple[str, ...]) -> dict[str, str]:
+        """What `gpulayers evaluate RUN` prints: name -> value. files: to measure instead of the validation part."""
+        if files:
+            raise ConfigError(f"--data is not for {saved.config.task}: it is measured on the run's validation part")
+        task = cls(saved.config)
+        if task.digest != saved.metadata["data_digest"]:
+            raise DataError(f"the data is not what {saved.path} was trained on: its digest differs")
+        task.model = saved.model
+        return {"data": task.description} | shown(task.measure(), cls.units)
+
+    @classmethod
+    def generate(cls, saved: Saved, writing: Writing, sampling: Sampling) -> Iterator[str]:
+        """What `gpulayers generate RUN` writes, in pieces. Raises ConfigError before the first one."""
+        raise ConfigError(f"{saved.path} holds a model that does not write: gpulayers evaluate measures it")
+
+    # ------------------------------------------------------------------------------------------------ settings
+
+    @classmethod
+    def tiny(cls, config: Config) -> Config:
+        """The smallest run that still goes through everything: what --tiny and the emulated device start from."""
+        return config.with_training(steps=5, batch=2)
+
+
+def shown(figures: Figures, units: str) -> dict[str, str]:
+    """For people: {"val_loss": 0.5, "val_accuracy": 0.98} -> loss "0.5000 nats a token", accuracy "98.00 %"."""
+    per = {"tokens": "nats a token", "images": "nats an image"}.get(units, "nats")
+    text = {}
+    for name, value in figures.items():
+        name = name.removeprefix("val_")
+        if name == "loss":
+            text[name] = f"{value:.4f} {per}"
+        else:
+            text[name] = f"{100 * value:.2f} %" if name == "accuracy" else f"{value:.6g}"
+    return text
