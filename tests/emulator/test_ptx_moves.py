@@ -11,7 +11,7 @@ INTEGERS = {"s8": np.int8, "u8": np.uint8, "s16": np.int16, "u16": np.uint16, "s
 FLOATS = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 
 
-@pytest.mark.parametrize(("target", "source"), permutations(["s32", "u32", "s64", "u64", "s16", "u16"], 2))
+@pytest.mark.parametrize(("target", "source"), list(permutations(["s32", "u32", "s64", "u64", "s16", "u16"], 2)))
 def test_between_integers(ptx, target, source):
     limits = np.iinfo(INTEGERS[source])
     a = np.random.default_rng(1).integers(limits.min, limits.max, 200, dtype=INTEGERS[source])
@@ -64,7 +64,7 @@ def test_integers_to_floats(ptx, source, target):
         assert all(abs(int(y)) <= abs(int(x)) for x, y in zip(a, down, strict=True))
 
 
-@pytest.mark.parametrize(("target", "source"), permutations(FLOATS, 2))
+@pytest.mark.parametrize(("target", "source"), list(permutations(FLOATS, 2)))
 def test_between_floats(ptx, target, source):
     rng = np.random.default_rng(3)
     with np.errstate(over="ignore"):
