@@ -124,7 +124,7 @@ class _Finished:
 
 
 def beam_search(
-    model: Any, source: Array, longest: int | None = None, *, width: int = 4, length_penalty: float = 0.6
+    model: Any, source: Array, longest: int | None = None, *, width: int = 4, length_penalty: float = 0.0
 ) -> Decoded:
     """The best target found when the `width` best hypotheses of each source are followed.
 

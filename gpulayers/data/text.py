@@ -63,6 +63,18 @@ def python_documentation() -> str:
 
 def read_text(path: Path) -> str:
     """The characters of one UTF-8 file. Raises DataError."""
+    content = read_bytes(path)
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        hint = " (it looks like UTF-16)" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else ""
+        raise DataError(
+            f"data file {path} is not UTF-8 text: byte {content[error.start]:#04x} at offset {error.start}{hint}"
+        ) from None
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file that can be read again and is not empty. Raises DataError."""
     try:
         mode = path.stat().st_mode
         content = path.read_bytes() if stat.S_ISREG(mode) else b""
@@ -78,10 +90,4 @@ def read_text(path: Path) -> str:
         raise DataError(f"data file {path} is a pipe or a device: give a file, which a resumed run can read again")
     if not content:
         raise DataError(f"data file {path} is empty")
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        hint = " (it looks like UTF-16)" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else ""
-        raise DataError(
-            f"data file {path} is not UTF-8 text: byte {content[error.start]:#04x} at offset {error.start}{hint}"
-        ) from None
+    return content
