@@ -43,7 +43,7 @@ from gpulayers.layers import (
     TiedLinear,
 )
 from gpulayers.masks import causal_mask, padding_mask
-from gpulayers.models import GPT, FeedForwardConfig, FeedForwardNet, GPTConfig
+from gpulayers.models import GPT, FeedForwardConfig, FeedForwardNet, GPTConfig, ViT, ViTConfig
 from gpulayers.ops.cross_entropy import count_targets, cross_entropy, cross_entropy_inplace
 from gpulayers.ops.mse import mse_loss
 from gpulayers.optim import (
@@ -106,6 +106,8 @@ __all__ = [
     "Tanh",
     "TiedLinear",
     "Train",
+    "ViT",
+    "ViTConfig",
     "array_module",
     "causal_mask",
     "clip_grad_norm",

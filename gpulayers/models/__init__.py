@@ -2,5 +2,6 @@
 
 from gpulayers.models.feedforward import FeedForwardConfig, FeedForwardNet
 from gpulayers.models.gpt import GPT, GPTConfig
+from gpulayers.models.vit import ViT, ViTConfig
 
-__all__ = ["GPT", "FeedForwardConfig", "FeedForwardNet", "GPTConfig"]
+__all__ = ["GPT", "FeedForwardConfig", "FeedForwardNet", "GPTConfig", "ViT", "ViTConfig"]

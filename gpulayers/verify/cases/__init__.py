@@ -1,7 +1,17 @@
 """The cases, by subject. An op or layer that has none fails the tests: add its cases to one of the `MAKERS` lists."""
 
 from gpulayers.verify.case import Maker
-from gpulayers.verify.cases import activations, attention, layers, linear, losses, normalisation, optimizers, seq2seq
+from gpulayers.verify.cases import (
+    activations,
+    attention,
+    layers,
+    linear,
+    losses,
+    normalisation,
+    optimizers,
+    seq2seq,
+    vit,
+)
 
 MAKERS: list[Maker] = [
     *linear.MAKERS,
@@ -12,4 +22,5 @@ MAKERS: list[Maker] = [
     *optimizers.MAKERS,
     *layers.MAKERS,
     *seq2seq.MAKERS,
+    *vit.MAKERS,
 ]
