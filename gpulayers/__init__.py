@@ -11,6 +11,7 @@
 
 from gpulayers import initialize, profiling
 from gpulayers.backend import array_module, device_of, to_device, to_numpy, use
+from gpulayers.decoding import beam_search, greedy_decode, sample_decode
 from gpulayers.gradcheck import GradientError, gradcheck
 from gpulayers.layers import (
     GELU,
@@ -109,6 +110,7 @@ __all__ = [
     "ViT",
     "ViTConfig",
     "array_module",
+    "beam_search",
     "causal_mask",
     "clip_grad_norm",
     "clip_grad_value",
@@ -117,6 +119,7 @@ __all__ = [
     "cross_entropy_inplace",
     "device_of",
     "gradcheck",
+    "greedy_decode",
     "initialize",
     "make_optimizer",
     "make_schedule",
@@ -124,6 +127,7 @@ __all__ = [
     "pack",
     "padding_mask",
     "profiling",
+    "sample_decode",
     "to_device",
     "to_numpy",
     "use",
