@@ -16,6 +16,7 @@ from gpulayers.gradcheck import GradientError, gradcheck
 from gpulayers.layers import (
     GELU,
     AdditiveAttention,
+    BatchNorm,
     DecoderBlock,
     Dropout,
     Embedding,
@@ -44,7 +45,16 @@ from gpulayers.layers import (
     TiedLinear,
 )
 from gpulayers.masks import causal_mask, padding_mask
-from gpulayers.models import GPT, FeedForwardConfig, FeedForwardNet, GPTConfig, ViT, ViTConfig
+from gpulayers.models import (
+    GPT,
+    FeedForwardConfig,
+    FeedForwardNet,
+    GPTConfig,
+    Transformer,
+    TransformerConfig,
+    ViT,
+    ViTConfig,
+)
 from gpulayers.ops.cross_entropy import count_targets, cross_entropy, cross_entropy_inplace
 from gpulayers.ops.mse import mse_loss
 from gpulayers.optim import (
@@ -71,6 +81,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "AdditiveAttention",
+    "BatchNorm",
     "Buffer",
     "DecoderBlock",
     "Dropout",
@@ -107,6 +118,8 @@ __all__ = [
     "Tanh",
     "TiedLinear",
     "Train",
+    "Transformer",
+    "TransformerConfig",
     "ViT",
     "ViTConfig",
     "array_module",

@@ -2,6 +2,16 @@
 
 from gpulayers.models.feedforward import FeedForwardConfig, FeedForwardNet
 from gpulayers.models.gpt import GPT, GPTConfig
+from gpulayers.models.transformer import Transformer, TransformerConfig
 from gpulayers.models.vit import ViT, ViTConfig
 
-__all__ = ["GPT", "FeedForwardConfig", "FeedForwardNet", "GPTConfig", "ViT", "ViTConfig"]
+__all__ = [
+    "GPT",
+    "FeedForwardConfig",
+    "FeedForwardNet",
+    "GPTConfig",
+    "Transformer",
+    "TransformerConfig",
+    "ViT",
+    "ViTConfig",
+]

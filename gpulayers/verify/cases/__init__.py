@@ -10,6 +10,7 @@ from gpulayers.verify.cases import (
     normalisation,
     optimizers,
     seq2seq,
+    transformer,
     vit,
 )
 
@@ -22,5 +23,6 @@ MAKERS: list[Maker] = [
     *optimizers.MAKERS,
     *layers.MAKERS,
     *seq2seq.MAKERS,
+    *transformer.MAKERS,
     *vit.MAKERS,
 ]
