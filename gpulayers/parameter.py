@@ -1,6 +1,7 @@
 """Parameters, buffers, and the flat memory in which a model's parameters and gradients lie side by side."""
 
 import copy
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -120,12 +121,19 @@ class Parameter:
 class Buffer:
     """An array that belongs to a layer but is not trained: running statistics, a table of positions.
 
-    persistent: whether it goes into `state_dict`.
+    persistent: whether it goes into `state_dict`. keep_wide: float32 at least, whatever type the layer is moved to.
+
+    Running statistics must not move in a pass that is thrown away: a step that is skipped, a forward pass without a
+    backward pass, one that is run again by `Recompute`. So neither forward nor backward writes them: backward only
+    queues what is to be done, and the optimizer's step commits it, or drops it, as `zero_grad` does. Without one of
+    this library's optimizers, `layer.commit()` is that step.
     """
 
-    def __init__(self, data: Array, persistent: bool = True) -> None:
+    def __init__(self, data: Array, persistent: bool = True, keep_wide: bool = False) -> None:
         self.data = data
         self.persistent = persistent
+        self.keep_wide = keep_wide
+        self._queued: list[Callable[[Array], None]] = []
 
     @property
     def values(self) -> Array:
@@ -134,8 +142,29 @@ class Buffer:
     def assign(self, values: Array) -> None:
         self.data[...] = values
 
+    def queue(self, update: Callable[[Array], None]) -> None:
+        """Call `update(control)` when the step is decided.
+
+        It changes this buffer, and others of its layer if need be, unless the first element of `control` is 0. That is
+        an array where the buffer lies, or None. It must not wait for the device.
+        """
+        self._queued.append(update)
+
+    def commit(self, control: Array = None) -> None:
+        """Run the queued updates, the first first, and forget them."""
+        queued, self._queued = self._queued, []
+        for update in queued:
+            update(control)
+
+    def drop(self) -> None:
+        """Forget the queued updates."""
+        self._queued = []
+
     def move(self, device: str | None = None, dtype: DTypeLike | None = None) -> None:
+        """To another device or floating type, in place. What is queued is dropped, as gradients are."""
+        dtype = wide(dtype) if self.keep_wide and dtype is not None else dtype
         self.data = moved(self.data, device, dtype)
+        self.drop()
 
 
 def moved(array: Array, device: str | None, dtype: DTypeLike | None) -> Array:
@@ -164,7 +193,8 @@ class Flat:
 
     data, grad: (size,), the padding between segments is 0. segments: one per parameter, matrices first, then vectors,
     so that the usual two groups (with and without weight decay) are one stretch of memory each. master: the parameters
-    in float32, None unless `make_master` was called; data is then its rounded copy.
+    in float32, None unless `make_master` was called; data is then its rounded copy. buffers: the model's, which a step
+    commits; they lie where they were.
     """
 
     def __init__(self, named: list[tuple[str, Parameter]]) -> None:
@@ -176,6 +206,7 @@ class Flat:
         ordered = sorted(named, key=lambda item: item[1].data.ndim < 2)  # stable
         gradients = [(parameter, parameter._grad) for _, parameter in named if not parameter._grad_is_zero]
         self._lay_out(ordered, [parameter.data for _, parameter in ordered])
+        self.buffers: list[Buffer] = []
         for parameter, gradient in gradients:  # of a backward pass before the optimizer was made
             parameter.add_grad(gradient)
 
@@ -225,6 +256,13 @@ class Flat:
     def zero_grad(self) -> None:
         for segment in self.segments:
             segment.parameter.zero_grad()
+        for buffer in self.buffers:
+            buffer.drop()
+
+    def commit(self, control: Array) -> None:
+        """Commit what is queued for the buffers, unless the first element of `control` is 0 (ops/update_control.py)."""
+        for buffer in self.buffers:
+            buffer.commit(control)
 
     def move(self, device: str | None = None, dtype: DTypeLike | None = None) -> None:
         had_master, values = self.master is not None, [moved(s.parameter.values, device, None) for s in self.segments]
@@ -242,6 +280,7 @@ class Flat:
             memo[id(segment.parameter)] = Parameter(segment.parameter.data, segment.parameter.trainable)
         named = [(name, memo[id(parameter)]) for name, parameter, _, _ in self.segments]
         clone._lay_out(named, [parameter.data for _, parameter, _, _ in self.segments])
+        clone.buffers = copy.deepcopy(self.buffers, memo)
         if self.master is not None:
             clone.make_master()
             clone.master[...] = self.master
@@ -266,7 +305,10 @@ def pack(model: "Layer") -> Flat:
     if len(flats) == 1:
         flat = next(iter(flats.values()))
         if flat is not None and len(flat.segments) == len(named):
+            flat.buffers = list(model.buffers())
             return flat
     if any(flat is not None for flat in flats.values()):
         raise ValueError("pack: some parameters are packed with another model already")
-    return Flat(named)
+    flat = Flat(named)
+    flat.buffers = list(model.buffers())
+    return flat

@@ -33,7 +33,10 @@ def check_layer(
     """
     gradcheck(make(), *inputs, train=train, tolerance=GRADIENT, **options)
     layer = make().to(dtype="float64")
+    buffers = {name: np.copy(buffer.data) for name, buffer in layer._unique(Buffer)}
     check_two_passes(layer, inputs, train, options, tied)
+    for name, buffer in layer._unique(Buffer):
+        assert np.array_equal(buffer.data, buffers[name]), f"{name} was written before the optimizer's step"
     check_nothing_left(layer)
     check_float32(make(), inputs, train, options)
 

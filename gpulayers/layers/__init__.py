@@ -32,6 +32,7 @@ from gpulayers.layers.tied_linear import TiedLinear
 __all__ = [
     "GELU",
     "AdditiveAttention",
+    "BatchNorm",
     "DecoderBlock",
     "Dropout",
     "Embedding",

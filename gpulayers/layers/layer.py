@@ -52,6 +52,10 @@ class Layer:
     def parameters(self) -> Iterator[Parameter]:
         return (parameter for _, parameter in self.named_parameters())
 
+    def buffers(self) -> Iterator[Buffer]:
+        """Every Buffer, each once."""
+        return (buffer for _, buffer in self._unique(Buffer))
+
     def named_layers(self) -> Iterator[tuple[str, "Layer"]]:
         """(dotted name, layer) of every layer below this one."""
         return self._unique(Layer)
@@ -61,8 +65,19 @@ class Layer:
         return sum(p.data.size for p in self.parameters() if p.trainable or not trainable_only)
 
     def zero_grad(self) -> None:
+        """Mark all gradients as zero, and drop what backward passes have queued for the buffers."""
         for parameter in self.parameters():
             parameter.zero_grad()
+        for buffer in self.buffers():
+            buffer.drop()
+
+    def commit(self) -> None:
+        """Do what backward passes have queued for the buffers, such as running statistics, in their order.
+
+        The optimizers' `step` does it; this is for updates of one's own.
+        """
+        for buffer in self.buffers():
+            buffer.commit()
 
     def to(self, device: str | None = None, dtype: DTypeLike | None = None) -> Self:
         """Move parameters and buffers to a device ('numpy', 'cupy') and / or floating type, in place. Returns self.

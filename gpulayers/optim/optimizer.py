@@ -39,10 +39,10 @@ class Optimizer:
     float16 and bfloat16 parameters are trained through float32 masters (see `Parameter`), and moments are float32.
 
     A step whose gradient norm is NaN or infinite, or so large that it would make a parameter or a moment infinite, is
-    skipped: parameters, moments and the count of applied updates keep every bit, `skipped` goes up by one. So is, on a
-    GPU, a step whose pass met a target or id out of range. A step never waits for the device. Reading what happened
-    (`applied`, `skipped`, `last_step_applied`, `grad_norm`, `lr`) does, and raises ValueError for such a target or id,
-    LossScaleError where no scale helps.
+    skipped: parameters, moments, running statistics and the count of applied updates keep every bit, `skipped` goes up
+    by one. So is, on a GPU, a step whose pass met a target or id out of range. A step never waits for the device.
+    Reading what happened (`applied`, `skipped`, `last_step_applied`, `grad_norm`, `lr`) does, and raises ValueError for
+    such a target or id, LossScaleError where no scale helps.
     """
 
     moments: tuple[str, ...] = ()  # names of the buffers in the checkpoint
@@ -124,6 +124,7 @@ class Optimizer:
         count, grad = self._count(count), self.flat.grad
         self._decide(grad, count)
         self._each(self._pieces, lambda _, s: self._update(slice(s.start, s.stop), grad, s.settings))
+        self.flat.commit(self._control)
         self.flat.zero_grad()
 
     def _decide(self, grad: Array, count: Array) -> None:

@@ -13,7 +13,8 @@ from gpulayers.verify import discover, find_layers, find_ops
 from gpulayers.verify.case import GradientCase, LayerCase, OpCase
 from gpulayers.verify.certificate import collect, covers
 
-NO_GRADIENT = {"adam", "sgd", "sum_of_squares", "update_control"}  # the optimizer's: nothing is derived through them
+# The optimizer's: nothing is derived through them.
+NO_GRADIENT = {"adam", "batchnorm_update", "sgd", "sum_of_squares", "update_control"}
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from gpulayers.layers.attention import MultiHeadAttention
+from gpulayers.layers.batchnorm import BatchNorm
 from gpulayers.layers.decoder_block import DecoderBlock
 from gpulayers.layers.dropout import Dropout
 from gpulayers.layers.embedding import Embedding
@@ -76,6 +77,30 @@ def normalisation_cases(rng: np.random.Generator) -> Iterator[Case]:
                 make=lambda make=make, cols=cols: make(cols),
                 inputs=(rng.normal(1, 2, shape),),
             )
+
+
+def batchnorm_cases(rng: np.random.Generator) -> Iterator[Case]:
+    def tracked() -> Layer:
+        layer = BatchNorm(7)
+        seen = {"running_mean": np.linspace(-1, 1, 7), "running_var": np.linspace(0.5, 3, 7)}
+        layer.load_state_dict(seen, strict=False)
+        return layer
+
+    forms: list[tuple[str, Callable[[], Layer], tuple[int, ...], Train | None]] = [
+        ("D 1", lambda: BatchNorm(1), (5, 1), TRAIN),
+        ("primes", lambda: BatchNorm(7), (3, 5, 7), TRAIN),
+        ("1023 rows", lambda: BatchNorm(7), (1023, 7), TRAIN),
+        ("D 1023", lambda: BatchNorm(1023), (3, 1023), TRAIN),
+        ("channels first", lambda: BatchNorm(5, axis=1), (3, 5, 7), TRAIN),
+        ("no weight", lambda: BatchNorm(7, affine=False), (3, 5, 7), TRAIN),
+        ("no running statistics", lambda: BatchNorm(7, track_running_stats=False), (3, 5, 7), None),
+        ("evaluation", tracked, (3, 5, 7), None),
+        ("empty batch", lambda: BatchNorm(7), (0, 7), TRAIN),
+    ]
+    for name, make, shape, train in forms:
+        x = rng.normal(1, 2, shape)
+        more: dict[str, Any] = {"storages": HALVES} if name == "primes" else {}
+        yield LayerCase(layer=BatchNorm, name=name, make=make, inputs=(x,), train=train, **more)
 
 
 def linear_cases(rng: np.random.Generator) -> Iterator[Case]:
@@ -237,6 +262,7 @@ MAKERS: list[Maker] = [
     on_last_axis(lambda cols: LogSoftmax(), shapes=SMALL),
     on_last_axis(lambda cols: Dropout(0.3), lambda cols: Dropout(1.0)),
     normalisation_cases,
+    batchnorm_cases,
     linear_cases,
     embedding_cases,
     position_cases,

@@ -1,13 +1,14 @@
-"""LayerNorm and RMSNorm."""
+"""LayerNorm, RMSNorm and BatchNorm."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from gpulayers.ops.batchnorm import batchnorm, batchnorm_backward, batchnorm_statistics, batchnorm_update
 from gpulayers.ops.layernorm import add_layernorm, layernorm, layernorm_backward
 from gpulayers.ops.rmsnorm import rmsnorm, rmsnorm_backward
-from gpulayers.verify.case import Case, Function, GradientCase, Maker, OpCase, exact
+from gpulayers.verify.case import Case, Function, GradientCase, Maker, OpCase, exact, written
 from gpulayers.verify.cases.inputs import normal, rows
 
 EPS = 1e-5
@@ -117,4 +118,81 @@ def rmsnorm_cases(rng: np.random.Generator) -> Iterator[Case]:
         yield GradientCase(ops=(rmsnorm, rmsnorm_backward), name=f"D {cols}", function=function, inputs=inputs)
 
 
-MAKERS: list[Maker] = [layernorm_cases, rmsnorm_cases]
+def batchnorm_cases(rng: np.random.Generator) -> Iterator[Case]:
+    for r in rows(rng):
+        dy, (weight, bias) = normal(rng, *r.x.shape), normal(rng, 2, r.x.shape[1])
+        x, mean, var = r.x.astype(np.float64), *normal(rng, 2, r.x.shape[1])
+        if len(x):
+            yield OpCase(op=batchnorm_statistics, name=r.name, args=(r.arg(r.x),), large=r.large)
+            mean, var = batchnorm_statistics.reference(x)
+        mean, var = mean.astype(np.float32), abs(var).astype(np.float32)
+        for affine in (True,) if r.large else (True, False):
+            w, b = (weight, bias) if affine else (None, None)
+            name = r.name if affine else f"{r.name}, no weight"
+            args = (r.arg(r.x), exact(mean), exact(var), w, b, EPS)
+            yield OpCase(op=batchnorm, name=name, args=args, scale=spread(r.x, mean, var, w), why=FAR, large=r.large)
+            for more, fixed in (("", False), (", running statistics", True)):
+                yield OpCase(
+                    op=batchnorm_backward,
+                    name=name + more,
+                    args=(r.arg(dy), r.arg(r.x), exact(mean), exact(var), w, EPS, fixed),
+                    factor=3,
+                    scale=terms(1 / np.sqrt(var + EPS), dy * spread(r.x, mean, var), w),
+                    why=CANCELS,
+                    large=r.large,
+                )
+    yield from batchnorm_shapes(rng)
+    yield from batchnorm_updates(rng)
+    yield from batchnorm_gradients(rng)
+
+
+FAR = "x - mean is as exact as x is, which counts where a value lies far from its column's mean"
+
+
+def spread(x: np.ndarray, mean: np.ndarray, var: np.ndarray, weight: np.ndarray | None = None) -> float:
+    """The largest xhat, times its weight, 1 at least."""
+    xhat = (x - mean) / np.sqrt(var + EPS) * (1 if weight is None else weight)
+    return float(np.abs(xhat).max(initial=1))
+
+
+def batchnorm_shapes(rng: np.random.Generator) -> Iterator[Case]:
+    """Few and many channels and rows: blocks of every width, several of them a column; and what a one-pass variance
+    would get wrong."""
+    for n, cols in ((1, 3), (2, 1), (5000, 3), (700, 40), (33, 129)):
+        x = normal(rng, n, cols, mean=3, std=2)
+        why = "sums over many rows"
+        yield OpCase(op=batchnorm_statistics, name=f"{n} x {cols}", args=(x,), factor=2, why=why, large=n > 1000)
+    for mean in (4096, 10000, 100000):
+        x = (mean + np.array([[0, 0.5, 1, 1.5]])).astype(np.float32).T
+        yield OpCase(op=batchnorm_statistics, name=f"large mean {mean}", args=(x,), storages=("float32",))
+
+
+def batchnorm_updates(rng: np.random.Generator) -> Iterator[Case]:
+    for cols in (1, 5, 1025):
+        old_mean, new_mean, old_var, new_var = (exact(abs(normal(rng, cols))) for _ in range(4))
+        running = (written(old_mean.array, exact=True), written(old_var.array, exact=True), written(np.array([3])))
+        for name, momentum, apply in (("0.1", 0.1, None), ("average", None, 1), ("skipped", 0.1, 0)):
+            control = None if apply is None else exact(np.array([apply, 0, 0, 0, 0, 0], np.float32))
+            args = (*running, new_mean, new_var, 9, momentum, control)
+            yield OpCase(op=batchnorm_update, name=f"D {cols}, {name}", args=args, storages=("float32",))
+
+
+def batchnorm_gradients(rng: np.random.Generator) -> Iterator[Case]:
+    ops = (batchnorm_statistics, batchnorm, batchnorm_backward)
+
+    def run(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, tuple[Any, ...]]:
+        mean, var = batchnorm_statistics(x)
+        return batchnorm(x, mean, var, weight, bias, EPS), (x, mean, var, weight, EPS)
+
+    def run_fixed(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, tuple[Any, ...]]:
+        mean, var = np.linspace(-1, 1, x.shape[1]), np.linspace(1, 3, x.shape[1])
+        return batchnorm(x, mean, var, weight, bias, EPS), (x, mean, var, weight, EPS, True)
+
+    for name, forward in (("", run), (", running statistics", run_fixed)):
+        function = Function(forward, lambda dy, saved: batchnorm_backward(dy, *saved))
+        for n, cols in ((3, 1), (5, 33)):
+            inputs = (rng.normal(3, 2, (n, cols)), *rng.normal(size=(2, cols)))
+            yield GradientCase(ops=ops, name=f"{n} x {cols}{name}", function=function, inputs=inputs)
+
+
+MAKERS: list[Maker] = [layernorm_cases, rmsnorm_cases, batchnorm_cases]
