@@ -250,7 +250,7 @@ extern "C" __global__ void __launch_bounds__(1024) batchnorm_update(
     float* running_mean, float* running_var, long long* batches, const float* mean, const float* var, const float* control,
     float unbias, float momentum, bool average, int cols
 ) {
-    if (control && control[0] == 0.0f) return;
+    if (blockIdx.x || (control && control[0] == 0.0f)) return;
     const long long count = batches[0] + 1;
     const float share = average ? 1.0f / count : momentum;
     for (int col = threadIdx.x; col < cols; col += blockDim.x) {

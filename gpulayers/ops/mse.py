@@ -7,17 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from gpulayers.backend import Array, empty, is_floating, wide, zeros
+from gpulayers.backend import Array, empty, is_array, is_floating, wide, zeros
 from gpulayers.cuda import contiguous, launch
 from gpulayers.ops.op import BLOCK, Op
 from gpulayers.ops.sum_rows import sum_partials
 
 
-def mse_loss(x: Array, target: Array, reduction: str = "mean") -> tuple[Any, Array]:
+def mse_loss(x: Array, target: Array, reduction: str = "mean", *, scale: Array = None) -> tuple[Any, Array]:
     """(loss, dx) of sum (x - target)^2, dx being the gradient of the loss.
 
     x, target: any shape, the same for both, one floating dtype. reduction: "mean" over all elements (0 if there are
     none), "sum", or "none": a loss of the shape of x, and dx is the gradient of each element's own loss.
+    scale: a scalar array that multiplies dx and not the loss: `optimizer.scale` of float16 training.
 
     Returns loss, a scalar array (float32, float64 for float64 inputs), and dx like x. There is no gradient for target.
     Raises TypeError or ValueError for other dtypes, shapes (nothing is broadcast) and reductions.
@@ -28,42 +29,50 @@ def mse_loss(x: Array, target: Array, reduction: str = "mean") -> tuple[Any, Arr
         raise ValueError(f"mse_loss takes a target of the shape of x, {x.shape}, got {target.shape}")
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"mse_loss: reduction must be one of mean, sum, none, got {reduction!r}")
+    if scale is not None:
+        if not is_array(scale) or scale.shape != ():
+            got = scale.shape if is_array(scale) else type(scale).__name__
+            raise ValueError(f"mse_loss: scale must be a scalar array, got {got}")
+        scale = scale.astype(wide(x.dtype), copy=False)
     if reduction == "none":
         difference = x.astype(wide(x.dtype)) - target.astype(wide(x.dtype))
-        return difference * difference, (2 * difference).astype(x.dtype)
-    scale = 1 / max(x.size, 1) if reduction == "mean" else 1.0
-    total, dx = mse(x.reshape(x.size), target.reshape(x.size), scale)
+        dx = 2 * difference if scale is None else 2 * difference * scale
+        return difference * difference, dx.astype(x.dtype)
+    factor = 1 / max(x.size, 1) if reduction == "mean" else 1.0
+    total, dx = mse(x.reshape(x.size), target.reshape(x.size), factor, scale)
     return total, dx.reshape(x.shape)
 
 
-def _reference(x: Array, target: Array, scale: float) -> tuple[Any, Array]:
-    """x, target: (n,). Returns scale * the sum of squares, float32 or wider, and dx like x."""
+def _reference(x: Array, target: Array, factor: float, scale: Array = None) -> tuple[Any, Array]:
+    """x, target: (n,). scale: scalar array or None for 1. Returns factor * the sum of squares, float32 or wider, and
+    scale * dx, like x."""
     difference = x.astype(wide(x.dtype)) - target.astype(wide(x.dtype))
-    return (difference * difference).sum() * scale, (difference * (2 * scale)).astype(x.dtype)
+    dx = difference * (2 * factor)
+    return (difference * difference).sum() * factor, (dx if scale is None else dx * scale).astype(x.dtype)
 
 
-def _cpu(x: Array, target: Array, scale: float) -> tuple[Any, Array]:
+def _cpu(x: Array, target: Array, factor: float, scale: Array = None) -> tuple[Any, Array]:
     dx = empty(x.shape, x.dtype, like=x)
-    total = x.dtype.type(0)
+    total, by = x.dtype.type(0), 2 * factor * (1.0 if scale is None else float(scale))
     for start in range(0, x.size, BLOCK):
         part = dx[start : start + BLOCK]
         np.subtract(x[start : start + BLOCK], target[start : start + BLOCK], out=part)
         total += np.vecdot(part, part)
-        part *= 2 * scale
-    return total * scale, dx
+        part *= by
+    return total * factor, dx
 
 
 MSE_THREADS, MSE_BLOCKS = 256, 1024  # fixed, so that the sum does not depend on the card
 
 
-def _cuda(x: Array, target: Array, scale: float) -> tuple[Any, Array]:
+def _cuda(x: Array, target: Array, factor: float, scale: Array = None) -> tuple[Any, Array]:
     dx = empty(x.shape, x.dtype, like=x)
     if x.size == 0:
         return zeros((), np.float32, like=x), dx
     threads = -(-x.size * x.dtype.itemsize // 16)
     blocks = min(MSE_BLOCKS, -(-threads // MSE_THREADS))
     partial = empty((blocks, 1), np.float32, like=x)
-    args = (dx, partial, contiguous(x), contiguous(target), np.float32(scale), np.int64(x.size))
+    args = (dx, partial, contiguous(x), contiguous(target), scale, np.float32(factor), np.int64(x.size))
     launch("mse", "mse", (blocks,), (MSE_THREADS,), args, storage=x.dtype)
     return sum_partials(partial)[0], dx
 

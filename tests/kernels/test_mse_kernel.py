@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from devices import check_kernel, in_storage, on_devices
+from devices import Exact, check_kernel, in_storage, on_devices
 
 import gpulayers as gl
 from gpulayers.ops.mse import MSE_BLOCKS, MSE_THREADS, mse, mse_loss
@@ -12,7 +12,8 @@ from gpulayers.ops.mse import MSE_BLOCKS, MSE_THREADS, mse, mse_loss
 def test_against_the_reference(device, storage, size, rng):
     x, target = rng.normal(1, 2, (2, size)).astype(np.float32)
     check_kernel(mse, device, x, target, 1 / max(size, 1), storage=storage)
-    check_kernel(mse, device, x[::2], target[::-1][::2], 1.0, storage=storage)
+    scale = Exact(np.array(3, np.float32))
+    check_kernel(mse, device, x[::2], target[::-1][::2], 1.0, scale, storage=storage)
 
 
 @on_devices

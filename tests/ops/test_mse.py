@@ -10,7 +10,7 @@ from gpulayers.ops.mse import mse, mse_loss
 def test_bodies_agree(size, rng):
     x, target = rng.normal(5, 2, (2, size)).astype(np.float32)
     check_op(mse, x, target, 1 / max(size, 1))
-    check_op(mse, x[::2], target[::-1][::2], 1.0)
+    check_op(mse, x[::2], target[::-1][::2], 1.0, np.array(3, np.float32))
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
@@ -18,6 +18,23 @@ def test_bodies_agree(size, rng):
 def test_gradient(reduction, shape, rng):
     target = rng.normal(size=shape)
     gradcheck(lambda x: mse_loss(x, target, reduction), rng.normal(size=shape))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_scale_multiplies_the_gradient_and_not_the_loss(reduction, dtype, rng):
+    x, target = rng.normal(size=(2, 3, 4)).astype(dtype)
+    plain, dx = mse_loss(x, target, reduction)
+    loss, scaled = mse_loss(x, target, reduction, scale=np.array(8, np.float32))
+    assert np.array_equal(loss, plain)
+    assert np.array_equal(scaled, 8 * dx)
+    assert scaled.dtype == dx.dtype
+
+
+@pytest.mark.parametrize("scale", [8.0, np.ones(1, np.float32)])
+def test_scale_is_a_scalar_array(scale):
+    with pytest.raises(ValueError, match=r"mse_loss: scale must be a scalar array, got (float|\(1,\))"):
+        mse_loss(np.zeros(3), np.zeros(3), scale=scale)
 
 
 def test_worked_numbers():

@@ -94,6 +94,8 @@ def mse_cases(rng: np.random.Generator) -> Iterator[Case]:
         yield OpCase(op=mse, name=f"{size} elements", args=(x, target, 1 / max(1, size)), large=size == VOCABULARY)
     x, target = normal(rng, 100, 2), normal(rng, 100)
     yield OpCase(op=mse, name="strided view", args=(Arg(x, view=lambda a: a[:, 1]), target, 0.5))
+    scaled = (target, target[::-1], 0.5, exact(np.array(1024, np.float32)))
+    yield OpCase(op=mse, name="loss scale", args=scaled)
     fixed = rng.normal(size=(3, 4))
     for reduction in ("mean", "sum", "none"):
 
