@@ -61,11 +61,19 @@ def run(namespace: argparse.Namespace) -> int:
         check_writable(namespace.trace)  # before anything is begun
     if namespace.resume is not None:
         trainer = resume(namespace.resume, warn=say, **resume_options(namespace))
+        refuse_both(trainer.config, namespace.trace)
         say(f"going on with {trainer.folder} at step {trainer.step} of {trainer.config.training.steps}")
     else:
-        trainer = start(config_from(namespace), namespace.out)
+        config = config_from(namespace)
+        refuse_both(config, namespace.trace)
+        trainer = start(config, namespace.out)
         say(f"run folder {trainer.folder}")
     return train(trainer, namespace.trace)
+
+
+def refuse_both(config: Config, trace_file: str | None) -> None:
+    if config.training.health and trace_file is not None:
+        raise UsageError("--trace and --health listen to the same calls: choose one of them for this run")
 
 
 def train(trainer: Trainer, trace_file: str | None = None) -> int:

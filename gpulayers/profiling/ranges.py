@@ -164,5 +164,10 @@ class Ranges:
             self.recorder.pop()
 
 
+def recording() -> bool:
+    """Whether a `Ranges` is entered."""
+    return Ranges._active
+
+
 def _range_of_layer(ranges: dict[int, Range], method: str, layer: Layer) -> Range:
     return ranges.get(id(layer)) or Range.of_layer("", type(layer).__name__, method)

@@ -95,6 +95,8 @@ class TrainingOptions(Options):
     )
     eval_every: int = option(300, "steps between measurements on the validation part; 0: only at the end", at_least=0)
     sample_every: int = option(300, "steps between samples; 0: none", at_least=0)
+    health: bool = option(False, "watch each layer: health.jsonl, health.png, and a line when one falls sick")
+    health_every: int = option(20, "health: steps between two looks", at_least=1)
     save_every: int = option(300, "steps between checkpoints; 0: only at the start and the end", at_least=0)
 
     def complete(self) -> Self:

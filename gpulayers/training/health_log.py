@@ -43,7 +43,7 @@ class HealthLog:
         self._file.write(as_record(k + 1, self.ledger.rows))
         kind = "" if sick is None else sick.kind
         kind, self.told = self.told, kind
-        if self.told == kind:
+        if self.told in (kind, "not finite"):  # the loop says what is not finite itself, in every step
             return ""
         return f"step {k + 1}: {sick or 'every layer is well again'}"
 

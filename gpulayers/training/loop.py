@@ -19,10 +19,12 @@ from threadpoolctl import threadpool_limits
 from gpulayers.backend import Array
 from gpulayers.ops.cross_entropy import count_targets, cross_entropy_inplace
 from gpulayers.optim import LossScaleError, Optimizer
+from gpulayers.profiling.ranges import recording as listening
 from gpulayers.step import Train
 from gpulayers.storage import only_writer
 from gpulayers.training.checkpoint import save_best, save_checkpoint
 from gpulayers.training.config import Config
+from gpulayers.training.health_log import HealthLog, diagnose
 from gpulayers.training.metrics import MetricsFile
 from gpulayers.training.plot import plot_loss
 from gpulayers.training.progress import Progress, printable
@@ -104,6 +106,9 @@ class Trainer:
             np.errstate(over="ignore", invalid="ignore", divide="ignore"),  # looked for and reported, see train_step
             MetricsFile(self.folder / METRICS, resume_at=self.step) as self.metrics,
             MetricsFile(self.folder / SAMPLES, resume_at=self.step) as self.samples,
+            HealthLog(
+                self.folder, self.task.model, self.optimizer, options.health_every * options.health, self.step
+            ) as self.health,
             Progress(options.steps, self.step, units=self.task.units) as self.progress,
             StopSignal() as stop,
         ):
@@ -121,13 +126,16 @@ class Trainer:
         options, optimizer, lr = self.config.training, self.optimizer, self.optimizer.lr
         started, sizes = time.perf_counter(), []
         parts = self._counted(sizes)
-        loss = train_step(self.task.model, optimizer, parts, options.seed, self.step, self.task.loss_options)
+        with self.health.watch(self.step):
+            loss = train_step(self.task.model, optimizer, parts, options.seed, self.step, self.task.loss_options)
         applied = math.isfinite(loss) and self._last_step_applied()
         speed = sum(sizes) / (time.perf_counter() - started)
         norm = optimizer.grad_norm if math.isfinite(loss) else math.nan
         self.step += 1
         record = {"step": self.step, "loss": loss, "lr": lr, "grad_norm": norm, f"{self.task.units}_per_second": speed}
         self.progress.step(loss, speed)
+        if sick := self.health.note(self.step - 1):
+            self.progress.say(sick)
         self._count_skipped(record, applied)
         if self._due(options.eval_every) or self.step == options.steps:
             record |= self._measure()
@@ -166,15 +174,22 @@ class Trainer:
             now = f"the loss scale is {float(scale):g} now"
             self.progress.say(f"step {self.step}: the gradient overflowed; the step is skipped, {now}")
             return
-        what = "gradient" if math.isfinite(record["loss"]) else "loss"
+        what, where = "gradient" if math.isfinite(record["loss"]) else "loss", self._where(self.step)
         if self.skipped < MOST_SKIPPED:
-            self.progress.say(f"step {self.step}: the {what} is not finite; the step is skipped")
+            self.progress.say(f"step {self.step}: the {what} is not finite{where}; the step is skipped")
             return
         self.metrics.write(record)
         raise TrainingError(
-            f"the {what} was not finite in {self.skipped} steps in a row, up to step {self.step}; the last good "
+            f"the {what} was not finite in {self.skipped} steps in a row, up to step {self.step}{where}; the last good "
             f"checkpoint in {self.folder} is kept; a lower --lr, a lower --clip or a longer --warmup may help"
         )
+
+    def _where(self, step: int) -> str:
+        """' (exploding from ...)': the layer in which this step, which was skipped, went wrong, if it can be told."""
+        if listening():  # to a trace, which would show the pass twice
+            return ""
+        sick = diagnose(self.task, self.optimizer, self.config.training.seed, step - 1)
+        return "" if sick is None else f" ({sick})"
 
     def _measure(self) -> Figures:
         """What the task measures. The checkpoint is kept as the best one if its validation loss is lower than ever."""
@@ -200,6 +215,7 @@ class Trainer:
     def _save(self) -> None:
         self.metrics.sync()
         self.samples.sync()
+        self.health.sync()
         self.save()
 
     def save(self) -> None:
@@ -223,3 +239,4 @@ class Trainer:
 
     def _plot(self) -> None:
         plot_loss(self.folder / METRICS, self.folder / "loss.png", title=self.folder.name)
+        self.health.plot()
