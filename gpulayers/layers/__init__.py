@@ -9,11 +9,13 @@ from gpulayers.layers.embedding import Embedding
 from gpulayers.layers.encoder_block import EncoderBlock
 from gpulayers.layers.feedforward import FeedForward
 from gpulayers.layers.gelu import GELU
+from gpulayers.layers.gru import GRU, GRUCell
 from gpulayers.layers.layer import Layer
 from gpulayers.layers.layernorm import LayerNorm
 from gpulayers.layers.leaky_relu import LeakyReLU
 from gpulayers.layers.linear import Linear
 from gpulayers.layers.log_softmax import LogSoftmax
+from gpulayers.layers.lstm import LSTM, LSTMCell
 from gpulayers.layers.multiplicative_attention import MultiplicativeAttention
 from gpulayers.layers.positions import LearnedPositions, SinusoidalPositions
 from gpulayers.layers.prelu import PReLU
@@ -21,6 +23,7 @@ from gpulayers.layers.recompute import Recompute
 from gpulayers.layers.relu import ReLU
 from gpulayers.layers.residual import Residual
 from gpulayers.layers.rmsnorm import RMSNorm
+from gpulayers.layers.rnn import RNN, RNNCell
 from gpulayers.layers.rotary import Rotary
 from gpulayers.layers.sequential import Sequential
 from gpulayers.layers.sigmoid import Sigmoid
@@ -31,6 +34,9 @@ from gpulayers.layers.tied_linear import TiedLinear
 
 __all__ = [
     "GELU",
+    "GRU",
+    "LSTM",
+    "RNN",
     "AdditiveAttention",
     "BatchNorm",
     "DecoderBlock",
@@ -38,6 +44,8 @@ __all__ = [
     "Embedding",
     "EncoderBlock",
     "FeedForward",
+    "GRUCell",
+    "LSTMCell",
     "Layer",
     "LayerNorm",
     "LeakyReLU",
@@ -48,6 +56,7 @@ __all__ = [
     "MultiplicativeAttention",
     "PReLU",
     "RMSNorm",
+    "RNNCell",
     "ReLU",
     "Recompute",
     "Residual",

@@ -35,5 +35,6 @@ def find_layers() -> dict[str, type[Layer]]:
         if inspect.isclass(kind)
         and issubclass(kind, Layer)
         and kind is not Layer
+        and not inspect.isabstract(kind)
         and kind.__module__ == module.__name__
     }

@@ -1,0 +1,346 @@
+"""What RNN, GRU and LSTM share: `Cell`, one direction of one layer, and `Recurrent`, layers and directions of cells.
+
+Inside, sequences are time-major, (T, B, C): a step of the whole batch is then one contiguous piece. The products of the
+input with weight_ih are made for all steps at once before the first step, and the gradients of both weights in one
+product each after the last. Between them only h W_hh, or its transpose, is left to each step, and one op for the gates.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, NamedTuple
+
+from gpulayers import initialize
+from gpulayers.backend import Array, array_module, empty
+from gpulayers.cuda import contiguous
+from gpulayers.initialize import Init, Rng
+from gpulayers.layers.dropout import Dropout
+from gpulayers.layers.layer import Layer, floating_like, gradient_of
+from gpulayers.ops.add import add
+from gpulayers.ops.matmul import matmul
+from gpulayers.ops.op import as_rows
+from gpulayers.ops.rnn_cell import checked_lengths
+from gpulayers.ops.sum_rows import sum_rows
+from gpulayers.ops.swap_time import swap_time
+from gpulayers.parameter import Parameter
+from gpulayers.step import Key, Train
+
+States = tuple[Array, ...]  # (h,), or (h, c) for the LSTM; None for a state that is 0, or a gradient that is not there
+
+
+class Step(NamedTuple):
+    """Step t goes from the states at `before` to those at `after`, in buffers that hold T + 1 of them."""
+
+    t: int
+    before: int
+    after: int
+
+
+def steps(T: int, reverse: bool) -> list[Step]:
+    """The steps in their order in time; reverse: from the last to the first, the states still beside their inputs."""
+    return [Step(t, t + 1, t) for t in reversed(range(T))] if reverse else [Step(t, t, t + 1) for t in range(T)]
+
+
+class Unrolled(NamedTuple):
+    """What a cell keeps of all steps. states: buffers (T + 1, B, H). kept: its gates, in which backward works."""
+
+    x: Array
+    states: States
+    kept: tuple[Array, ...]
+    lengths: Array
+    reverse: bool
+
+
+class Cell(Layer, ABC):
+    """One step, or all steps in one direction. A subclass says what a step is: `_forward_steps`, `_backward_steps`.
+
+    weight_ih: (input_size, gates H). weight_hh: (H, gates H). bias_ih, bias_hh: (gates H,). They are PyTorch's of the
+    same names, the weights transposed, all uniform in +-1/sqrt(H) at the start; `init(shape, rng)` replaces that of the
+    weights.
+    """
+
+    gates: ClassVar[int]
+    pair: ClassVar[bool] = False  # whether the state is (h, c)
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        *,
+        init: Init | None = None,
+        rng: Rng = None,
+        dtype: str = "float32",
+    ) -> None:
+        who, rng = type(self).__name__, initialize.generator(rng)
+        positive(who, input_size=input_size, hidden_size=hidden_size)
+        self.input_size, self.hidden_size = input_size, hidden_size
+
+        def draw(*shape: int, init: Init | None = None) -> Parameter:
+            values = initialize.fan_in_uniform(shape, rng, hidden_size) if init is None else init(shape, rng)
+            return Parameter(values.astype(dtype))
+
+        width = self.gates * hidden_size
+        self.weight_ih, self.weight_hh = draw(input_size, width, init=init), draw(hidden_size, width, init=init)
+        self.bias_ih, self.bias_hh = (draw(width), draw(width)) if bias else (None, None)
+
+    # ------------------------------------------------------------------------------------------ one step
+
+    def forward(self, x: Array, state: Any = None, train: Train | None = None) -> tuple[Any, Unrolled]:
+        who = type(self).__name__
+        floating_like(x, self.weight_ih, who)
+        if x.ndim != 2 or x.shape[1] != self.input_size:
+            raise ValueError(f"{who} takes an input of shape (B, {self.input_size}), got {x.shape}")
+        states = self._states(state, (len(x), self.hidden_size), "a state")
+        _, after, saved = self.unroll(x[None], states)
+        return self._public(after), saved
+
+    def backward(self, dstate: Any, saved: Unrolled) -> tuple[Array, Any]:
+        dstates = self._states(dstate, saved.states[0].shape[1:], "a gradient")
+        dx, dstates = self.unroll_backward(None, dstates, saved)
+        return dx[0], self._public(dstates)
+
+    def _states(self, state: Any, shape: tuple[int, ...], what: str) -> States:
+        return as_states(state, shape, self.pair, self.weight_ih, type(self).__name__, what)
+
+    def _public(self, states: States) -> Any:
+        return states if self.pair else states[0]
+
+    # ------------------------------------------------------------------------------------------ all steps
+
+    def unroll(
+        self, x: Array, states: States, lengths: Array = None, reverse: bool = False
+    ) -> tuple[Array, States, Unrolled]:
+        """x: (T, B, input_size). states: (B, H) each. Returns h of all steps (T, B, H), the last states, and saved.
+
+        h at padding is the state that was carried past it. The results look at saved's memory: copy what you hand on.
+        """
+        T, B, _ = x.shape
+        first, last = (T, 0) if reverse else (0, T)
+        buffers = tuple(empty((T + 1, B, self.hidden_size), x.dtype, like=x) for _ in states)
+        for buffer, state in zip(buffers, states, strict=True):
+            buffer[first] = 0 if state is None else state
+        gi = matmul(as_rows(x), self.weight_ih.data, bias=self._input_bias())
+        gi = gi.reshape(T, B, self.gates * self.hidden_size)
+        kept = self._forward_steps(gi, buffers, steps(T, reverse), lengths)
+        outputs = buffers[0][:T] if reverse else buffers[0][1:]
+        return outputs, tuple(buffer[last] for buffer in buffers), Unrolled(x, buffers, kept, lengths, reverse)
+
+    def unroll_backward(self, dy: Array, dstates: States, saved: Unrolled) -> tuple[Array, States]:
+        """dy: (T, B, H) or None; dstates: of the last states. Returns dx and the gradients of the first states."""
+        x, states, _, _, reverse = saved
+        T = len(x)
+        dgi, dgh, dstates = self._backward_steps(dy, dstates, saved, steps(T, reverse)[::-1])
+        before = states[0][1:] if reverse else states[0][:T]
+        dgi, dgh = as_rows(dgi), as_rows(dgh)
+        matmul(as_rows(x).T, dgi, add_to=self.weight_ih)  # dW_ih += x' dgi
+        matmul(as_rows(before).T, dgh, add_to=self.weight_hh)  # dW_hh += h' dgh
+        if self.bias_ih is not None and self.bias_hh is not None:
+            self.bias_ih.add_grad(sum_rows(dgi))
+            self.bias_hh.add_grad(sum_rows(dgh))
+        return matmul(dgi, self.weight_ih.data.T).reshape(x.shape), dstates
+
+    def _input_bias(self) -> Array:
+        """What is added to the products of the input: both biases, for they only ever stand in one sum."""
+        if self.bias_ih is None or self.bias_hh is None:
+            return None
+        return self.bias_ih.data + self.bias_hh.data
+
+    @abstractmethod
+    def _forward_steps(self, gi: Array, states: States, order: list[Step], lengths: Array) -> tuple[Array, ...]:
+        """gi: (T, B, gates H), which may be overwritten. Fills the buffers of the states; returns what it keeps."""
+
+    @abstractmethod
+    def _backward_steps(
+        self, dy: Array, dstates: States, saved: Unrolled, order: list[Step]
+    ) -> tuple[Array, Array, States]:
+        """order: from the last step back. Returns the gradients of gi and gh, (T, B, gates H), and of the states."""
+
+
+def at(array: Array, t: int) -> Array:
+    """array[t], None for None."""
+    return None if array is None else array[t]
+
+
+def joined(like: Array, *parts: Array) -> Array:
+    """The sum of the parts (B, H) that are there, never one of them itself; zeros like `like` if there are none."""
+    there = [part for part in parts if part is not None]
+    if len(there) == 2:
+        return add(*there)
+    total = empty(like.shape, like.dtype, like=like)
+    total[...] = there[0] if there else 0
+    return total
+
+
+def positive(who: str, **sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{who}: {name} must be at least 1, got {size}")
+
+
+def as_states(state: Any, shape: tuple[int, ...], pair: bool, like: Parameter, who: str, what: str) -> States:
+    """A state as users give it, checked, as a tuple: (h,), or (h, c) if it is a pair. None: all of it is 0."""
+    if state is None:
+        return (None, None) if pair else (None,)
+    if pair and not (isinstance(state, tuple | list) and len(state) == 2):
+        raise TypeError(f"{who} takes {what} that is a pair (h, c), got {type(state).__name__}")
+    states: States = tuple(state) if pair else (state,)
+    for array in states:
+        if array is None:
+            continue
+        floating_like(array, like, f"{who}, as {what},")
+        if array.shape != shape:
+            raise ValueError(f"{who} takes {what} of shape {shape}, got {array.shape}")
+    return states
+
+
+class Saved(NamedTuple):
+    """cells: of each layer and direction, emptied by backward. keys: of the dropout after each layer but the last."""
+
+    shape: tuple[int, int]
+    has_state: bool
+    cells: list[Unrolled]
+    keys: list[Key | None]
+
+
+class Recurrent(Layer, ABC):
+    """Layers of cells, each in one or both directions. `RNN`, `GRU` and `LSTM` say which cell it is."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        bias: bool = True,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        init: Init | None = None,
+        rng: Rng = None,
+        dtype: str = "float32",
+    ) -> None:
+        who, rng = type(self).__name__, initialize.generator(rng)
+        positive(who, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.directions = 2 if bidirectional else 1
+        self.output_size = self.directions * hidden_size
+        self.cells: list[Cell] = []
+        for layer in range(num_layers):
+            size = self.output_size if layer else input_size
+            for _ in range(self.directions):
+                self.cells.append(self._cell(size, hidden_size, bias, init=init, rng=rng, dtype=dtype))
+        self.pair = self.cells[0].pair
+        self.dropout = Dropout(dropout)
+
+    @abstractmethod
+    def _cell(self, input_size: int, hidden_size: int, bias: bool, **how: Any) -> Cell:
+        """A new cell; how: init, rng and dtype."""
+
+    def __call__(self, x: Array, h0: Any = None, lengths: Any = None) -> tuple[Array, Any]:
+        return self._run(x, h0, lengths, None, keep=False)[0]
+
+    def forward(
+        self, x: Array, h0: Any = None, lengths: Any = None, train: Train | None = None
+    ) -> tuple[tuple[Array, Any], Saved]:
+        return self._run(x, h0, lengths, train, keep=True)
+
+    def _run(self, x: Array, h0: Any, lengths: Any, train: Train | None, keep: bool) -> tuple[tuple[Array, Any], Saved]:
+        B, T = self._check(x)
+        states = self._states(h0, B, "an initial state")
+        lengths = checked_lengths(lengths, T, B, x, type(self).__name__)
+        saved = Saved((B, T), h0 is not None, [], [])
+        last = tuple(empty((len(self.cells), B, self.hidden_size), x.dtype, like=x) for _ in states)
+        below = swap_time(x, lengths)  # (T, B, input_size); whatever stands at padding ends here
+        for layer in range(self.num_layers):
+            if layer:
+                below = self._drop(below, train, saved)
+            outputs = []
+            for k in self._in_layer(layer):
+                reverse = k % self.directions == 1
+                y, after, its = self.cells[k].unroll(below, tuple(at(s, k) for s in states), lengths, reverse)
+                outputs.append(y)
+                for array, state in zip(last, after, strict=True):
+                    array[k] = state
+                if keep:
+                    saved.cells.append(its)
+            below = outputs[0] if len(outputs) == 1 else array_module(x).concatenate(outputs, axis=2)
+        return (swap_time(below, lengths, batch_first=False), self._public(last)), saved
+
+    def backward(self, dy: tuple[Array, Any], saved: Saved) -> tuple[Array, Any]:
+        doutput, dlast = self._gradients(dy, saved.shape)
+        like, shape = self.cells[0].weight_ih.data, (len(self.cells), saved.shape[0], self.hidden_size)
+        dfirst = tuple(empty(shape, like.dtype, like=like) for _ in dlast)
+        above, batch_first, dx = doutput, True, None
+        for layer in reversed(range(self.num_layers)):
+            dx = None
+            for k in reversed(self._in_layer(layer)):
+                d = self._one_direction(above, k % self.directions, batch_first)
+                part, dstates = self.cells[k].unroll_backward(d, tuple(at(s, k) for s in dlast), saved.cells.pop())
+                dx = part if dx is None else add(dx, part)
+                for array, state in zip(dfirst, dstates, strict=True):
+                    array[k] = state
+            above, batch_first = dx, False
+            if layer and (key := saved.keys.pop()) is not None:
+                above, batch_first = self.dropout.backward(swap_time(dx, None, batch_first=False), key), True
+        return swap_time(dx, None, batch_first=False), self._public(dfirst) if saved.has_state else None
+
+    def step(self, x: Array, state: Any = None) -> tuple[Array, Any]:
+        """One step in evaluation, for decoding: x (B, input_size) -> y (B, H) and the new state; the old one stays.
+
+        state: None, h_n (or the pair) of a forward pass, or what step returned: a tuple with h (B, H) of each layer;
+        for LSTM a pair of such tuples. Raises ValueError for a network in both directions.
+        """
+        if self.directions == 2:
+            raise ValueError(f"{type(self).__name__}.step: a network in both directions needs the whole sequence")
+        new = []
+        for k, cell in enumerate(self.cells):
+            its = None if state is None else tuple(part[k] for part in state) if cell.pair else state[k]
+            new.append(cell(x, its))
+            x = new[-1][0] if cell.pair else new[-1]
+        return x, tuple(zip(*new, strict=True)) if self.pair else tuple(new)
+
+    # ------------------------------------------------------------------------------------------ parts
+
+    def _in_layer(self, layer: int) -> range:
+        """Indices of a layer's cells: forward, and backward if there are both."""
+        return range(layer * self.directions, (layer + 1) * self.directions)
+
+    def _drop(self, below: Array, train: Train | None, saved: Saved) -> Array:
+        """Dropout counts samples by the first axis, so it sees (B, T, C)."""
+        if train is None or self.dropout.p == 0:
+            saved.keys.append(None)
+            return below
+        y, key = self.dropout.forward(swap_time(below, None, batch_first=False), train)
+        saved.keys.append(key)
+        return swap_time(y)
+
+    def _one_direction(self, above: Array, direction: int, batch_first: bool) -> Array:
+        """The gradient of a direction's outputs, (T, B, H), from that of the layer's."""
+        if above is None:
+            return None
+        H = self.hidden_size
+        part = above[:, :, direction * H : (direction + 1) * H]
+        return swap_time(part) if batch_first else contiguous(part)
+
+    # ------------------------------------------------------------------------------------------ the door
+
+    def _check(self, x: Array) -> tuple[int, int]:
+        who = type(self).__name__
+        floating_like(x, self.cells[0].weight_ih, who)
+        if x.ndim != 3 or x.shape[2] != self.input_size:
+            raise ValueError(f"{who} takes an input of shape (B, T, {self.input_size}), got {x.shape}")
+        return x.shape[:2]
+
+    def _states(self, state: Any, B: int, what: str) -> States:
+        shape = (len(self.cells), B, self.hidden_size)
+        return as_states(state, shape, self.pair, self.cells[0].weight_ih, type(self).__name__, what)
+
+    def _public(self, states: States) -> Any:
+        return states if self.pair else states[0]
+
+    def _gradients(self, dy: Any, shape: tuple[int, int]) -> tuple[Array, States]:
+        """(gradient of y or None, gradients of the last states), checked."""
+        who = type(self).__name__
+        if not (isinstance(dy, tuple | list) and len(dy) == 2):
+            raise TypeError(f"{who}.backward takes a pair (dy, dh_n), None for what has no gradient")
+        if dy[0] is not None:
+            gradient_of(dy[0], (*shape, self.output_size), who)
+        return dy[0], self._states(dy[1], shape[0], "a gradient")
