@@ -27,6 +27,7 @@ import numpy as np
 from gpulayers import initialize
 from gpulayers.backend import Array
 from gpulayers.initialize import Init
+from gpulayers.layers.batchnorm import BatchNorm
 from gpulayers.layers.dropout import Dropout
 from gpulayers.layers.embedding import Embedding
 from gpulayers.layers.gelu import GELU
@@ -210,7 +211,5 @@ def _norm(around: str, width: int, dtype: str) -> Layer | None:
     if around == "layernorm":
         return LayerNorm(width, dtype=dtype)
     if around == "batchnorm":
-        from gpulayers.layers.batchnorm import BatchNorm
-
         return BatchNorm(width, dtype=dtype)
     return None
