@@ -97,7 +97,8 @@ class AdditiveAttention(Layer):
     def look(self, query: Array, keys: Array, memory: Array, rows: Array) -> tuple[Array, Look]:
         """context (B, T, memory_size), and what `look_backward` needs.
 
-        query: (B, T, query_size). keys: `key.forward` of the memory. rows: the mask, `mask_rows`, or None.
+        query: (B, T, query_size). keys: `key.forward` of the memory. rows: the mask, `mask_rows`, or None; what it
+        hides in the memory must be finite.
         """
         projected, saved_query = self.query.forward(query)
         scores, u = additive_scores(projected, keys, self.v.data)

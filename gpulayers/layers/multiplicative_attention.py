@@ -11,13 +11,14 @@ from gpulayers.ops.matmul import matmul
 from gpulayers.step import Train
 
 
-class Saved(NamedTuple):
+class Look(NamedTuple):
+    """What one look at the memory keeps."""
+
     query: Any  # what the query's Linear saved
     projected: Array  # (B, T, memory_size)
     memory: Array
     weights: Array  # (B, T, S)
     rows: Array
-    shape: tuple[int, ...]  # of the query
 
 
 class MultiplicativeAttention(Layer):
@@ -67,27 +68,37 @@ class MultiplicativeAttention(Layer):
 
     def forward(
         self, query: Array, memory: Array, *, hide: Array = None, train: Train | None = None
-    ) -> tuple[Array, Saved]:
-        queries, memory, rows = check_inputs(
-            query, memory, hide, self.query_size, self.memory_size, "MultiplicativeAttention"
-        )
-        projected, saved_query = (queries, None) if self.query is None else self.query.forward(queries)
-        weights = softmax_rows(matmul(projected, memory.swapaxes(1, 2)), rows)
-        context = matmul(weights, memory).reshape(*query.shape[:-1], self.memory_size)
-        return context, Saved(saved_query, projected, memory, weights, rows, query.shape)
+    ) -> tuple[Array, tuple[Look, tuple[int, ...]]]:
+        context, look = self.look(*self._checked(query, memory, hide))
+        return context.reshape(*query.shape[:-1], self.memory_size), (look, query.shape)
 
-    def backward(self, dy: Array, saved: Saved) -> tuple[Array, Array]:
-        saved_query, projected, memory, weights, rows, shape = saved
-        dcontext = dy.reshape(projected.shape)
-        dmemory = matmul(weights.swapaxes(1, 2), dcontext)
-        dscores = softmax_rows_backward(matmul(dcontext, memory.swapaxes(1, 2)), weights, rows)
-        dmemory += matmul(dscores.swapaxes(1, 2), projected)
-        dquery = matmul(dscores, memory)
-        if self.query is not None:
-            dquery = self.query.backward(dquery, saved_query)
+    def backward(self, dy: Array, saved: tuple[Look, tuple[int, ...]]) -> tuple[Array, Array]:
+        look, shape = saved
+        dquery, dmemory = self.look_backward(dy.reshape(look.projected.shape), look)
         return dquery.reshape(shape), dmemory
 
     def weights(self, query: Array, memory: Array, *, hide: Array = None) -> Array:
         """The weights in evaluation, (B, T, S) or, for queries (B, query_size), (B, S)."""
-        _, saved = self.forward(query, memory, hide=hide)
-        return saved.weights.reshape(*query.shape[:-1], memory.shape[1])
+        _, look = self.look(*self._checked(query, memory, hide))
+        return look.weights.reshape(*query.shape[:-1], memory.shape[1])
+
+    def _checked(self, query: Array, memory: Array, hide: Array) -> tuple[Array, Array, Array]:
+        return check_inputs(query, memory, hide, self.query_size, self.memory_size, "MultiplicativeAttention")
+
+    # ------------------------------------------------------------------------------------------ one look
+
+    def look(self, query: Array, memory: Array, rows: Array) -> tuple[Array, Look]:
+        """context (B, T, memory_size), and what `look_backward` needs. query: (B, T, query_size). rows: the mask,
+        `mask_rows`, or None; what it hides in the memory must be finite."""
+        projected, saved_query = (query, None) if self.query is None else self.query.forward(query)
+        weights = softmax_rows(matmul(projected, memory.swapaxes(1, 2)), rows)
+        return matmul(weights, memory), Look(saved_query, projected, memory, weights, rows)
+
+    def look_backward(self, dcontext: Array, look: Look) -> tuple[Array, Array]:
+        """dquery and dmemory, both new arrays."""
+        dmemory = matmul(look.weights.swapaxes(1, 2), dcontext)
+        dweights = matmul(dcontext, look.memory.swapaxes(1, 2))
+        dscores = softmax_rows_backward(dweights, look.weights, look.rows)
+        dmemory += matmul(dscores.swapaxes(1, 2), look.projected)
+        dquery = matmul(dscores, look.memory)
+        return dquery if self.query is None else self.query.backward(dquery, look.query), dmemory

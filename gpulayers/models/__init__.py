@@ -2,6 +2,7 @@
 
 from gpulayers.models.feedforward import FeedForwardConfig, FeedForwardNet
 from gpulayers.models.gpt import GPT, GPTConfig
+from gpulayers.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from gpulayers.models.transformer import Transformer, TransformerConfig
 from gpulayers.models.vit import ViT, ViTConfig
 
@@ -10,6 +11,8 @@ __all__ = [
     "FeedForwardConfig",
     "FeedForwardNet",
     "GPTConfig",
+    "Seq2Seq",
+    "Seq2SeqConfig",
     "Transformer",
     "TransformerConfig",
     "ViT",
