@@ -214,6 +214,7 @@ ERROR_FIELDS = 4  # int64: code (0: no error), row, value, size: the value in th
 ERRORS = {  # the codes, as kernels/common.cuh has them
     1: "cross_entropy: target {value} in row {row} is outside 0..{last} (and is not ignore_index)",
     2: "Embedding: the id at position {row} is {value}, outside 0..{last}",
+    3: "the length of sequence {row} is {value}, outside 0..{last}",
 }
 
 

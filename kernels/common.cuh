@@ -86,7 +86,7 @@ __device__ __forceinline__ float block_sum(float x, float* scratch) {
 //
 // code, row, value, size: the value in that row is outside 0..size - 1. Code 0: nothing happened.
 
-constexpr int BAD_TARGET = 1, BAD_ID = 2;
+constexpr int BAD_TARGET = 1, BAD_ID = 2, BAD_LENGTH = 3;
 
 // The first report stays. Only errors[0] is contended; the other fields belong to the thread that won it.
 __device__ __forceinline__ void report_error(long long* errors, int code, offset row, long long value, long long size) {

@@ -184,3 +184,11 @@ extern "C" __global__ void __launch_bounds__(CELL_THREADS) lstm_cell_backward(
     put(dc_out, at, before);
     if (passed) put(passed, at, over ? past : 0.0f);
 }
+
+// ---- lengths, once a sequence: a note of the first that is not in 0..size - 1
+
+extern "C" __global__ void check_lengths(long long* errors, const int* lengths, int size, offset rows) {
+    const offset row = (offset)blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= rows) return;
+    if (lengths[row] < 0 || lengths[row] >= size) report_error(errors, BAD_LENGTH, row, lengths[row], size);
+}

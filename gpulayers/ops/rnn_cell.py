@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from gpulayers.backend import Array, array_module, device_of, empty, is_array, to_device, wide
-from gpulayers.cuda import contiguous, launch
+from gpulayers.cuda import contiguous, error_flag, launch
 from gpulayers.ops.elementwise import keep_where
 from gpulayers.ops.op import Op
 
@@ -247,7 +247,8 @@ rnn_cell_backward = Op("rnn_cell_backward", reference=_backward_reference, cpu=_
 def checked_lengths(lengths: Any, T: int, B: int, like: Array, who: str) -> Array:
     """`lengths` (B,), a list or an array in host memory or beside `like`, as int32 beside `like`; None is None.
 
-    Raises TypeError for what is not integers, ValueError for another shape or a length outside 0..T.
+    Raises TypeError for what is not integers, ValueError for another shape or a length outside 0..T; of lengths on a
+    GPU, the latter when the host next reads from it (gpulayers/cuda.py).
     """
     if lengths is None:
         return None
@@ -260,4 +261,8 @@ def checked_lengths(lengths: Any, T: int, B: int, like: Array, who: str) -> Arra
         wrong = np.flatnonzero((given < 0) | (given > T))
         if wrong.size:
             raise ValueError(f"{who}: the length of sequence {wrong[0]} is {given[wrong[0]]}, outside 0..{T}")
-    return to_device(given.astype(np.int32), device_of(like))
+        return to_device(given.astype(np.int32), device_of(like))
+    given = given.astype(np.int32)
+    args = (error_flag(like), given, np.int32(T + 1), np.int64(B))  # reading them here would wait for the device
+    launch("rnn_cell", "check_lengths", (-(-B // CELL_THREADS),), (CELL_THREADS,), args)
+    return given

@@ -5,8 +5,12 @@
 Backward is the same function in the other direction.
 """
 
+import numpy as np
+
 from gpulayers.backend import Array, array_module, empty
+from gpulayers.cuda import contiguous, launch
 from gpulayers.ops.op import Op
+from gpulayers.ops.rnn_cell import check_shapes
 
 
 def _padding(lengths: Array, x: Array, batch_first: bool) -> Array:
@@ -32,4 +36,21 @@ def _cpu(x: Array, lengths: Array = None, batch_first: bool = True) -> Array:
     return y
 
 
-swap_time = Op("swap_time", reference=_reference, cpu=_cpu)
+THREADS = 256
+
+
+def _cuda(x: Array, lengths: Array = None, batch_first: bool = True) -> Array:
+    inner, outer, cols = x.shape
+    check_shapes("swap_time", (inner if batch_first else outer,), lengths=lengths)
+    if x.strides[2] != x.dtype.itemsize:
+        x = contiguous(x)
+    y = empty((outer, inner, cols), x.dtype, like=x)
+    strides = [np.int64(stride // x.dtype.itemsize) for stride in x.strides[:2]]
+    threads = outer * inner * -(-cols * x.dtype.itemsize // 16)
+    # An address instead of an array: the kernel takes the strides of a view, which `launch` would refuse.
+    args = (y, np.uint64(x.data.ptr), lengths, *strides, np.int32(inner), np.int32(cols), np.int32(batch_first))
+    launch("swap_time", "swap_time", (-(-threads // THREADS),), (THREADS,), (*args, np.int64(threads)), storage=x.dtype)
+    return y
+
+
+swap_time = Op("swap_time", reference=_reference, cpu=_cpu, cuda=_cuda)
