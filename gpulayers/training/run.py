@@ -115,10 +115,8 @@ def optimizer_for(task: Task) -> Optimizer:
 
 
 def loss_scale(task: Task) -> LossScale:
-    """2^16 for the mean loss. The loop sums over the targets of a step, so its scale is that much lower."""
-    targets = sum(part.targets.size for part in task.parts(0))
-    first = 2.0**16 / 2 ** (targets - 1).bit_length()
-    return LossScale(first, floor=first / 2**16)
+    """The loop sums over the targets of a step."""
+    return LossScale.for_sum(max(1, sum(part.targets.size for part in task.parts(0))))
 
 
 def restore(path: Path, tensors: dict[str, Any], model: Any, optimizer: Any) -> None:

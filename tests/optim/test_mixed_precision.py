@@ -9,6 +9,7 @@ import pytest
 from devices import DEVICES
 
 import gpulayers as gl
+from gpulayers.ops.cross_entropy import cross_entropy
 from gpulayers.optim import SGD, Adam, AdamW, LossScale, LossScaleError, make_schedule
 from gpulayers.parameter import pack
 
@@ -148,7 +149,7 @@ def test_values_are_clipped_after_unscaling_too(device, weights):
 def test_h17_a_skipped_step_changes_nothing_but_the_scale(device, make, weights):
     """H17 b (milesial/Pytorch-UNet#468): gradient 3, scale 65,536: two skipped steps, then one at 16,384."""
     model = weights("float16", p=[0.5, -0.0]).to(device)
-    optimizer = make(model, schedule=make_schedule("linear", 4), loss_scale=LossScale())
+    optimizer = make(model, schedule=make_schedule("linear", 4), loss_scale=LossScale(65536.0))
     before, lr = everything(model, optimizer), optimizer.lr
     scales = []
     for _ in range(3):
@@ -216,12 +217,49 @@ def test_without_loss_scaling_there_is_no_scale(weights):
     assert "optimizer.loss_scale" not in optimizer.state_dict()
 
 
+SMALLEST, LARGEST = 2.0**-14, 65504.0  # float16 with all its digits
+
+
+@pytest.mark.parametrize(("vocab", "rows"), [(50257, 8192), (256, 32), (50257, 1), (10, 60_000)])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_first_scale_fits_into_float16(vocab, rows, reduction):
+    """By arithmetic, for an untrained model: p = 1 / V in every row. The worst sum over the rows is that of a batch
+    whose targets are all the same class: rows (1 / V - 1) if they are summed."""
+    scale = (LossScale.for_sum(rows) if reduction == "sum" else LossScale()).initial
+    weight = scale * (1 / rows if reduction == "mean" else 1)
+    assert LARGEST / 4 < rows * weight <= LARGEST
+    if vocab == 50257 and rows == 8192:
+        assert weight == 4
+        assert weight / vocab >= SMALLEST
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_first_scale_in_a_whole_loss(reduction):
+    """The same with numbers: half the targets one class; dlogits and its column sums are finite and not 0."""
+    rows, vocab = 512, 997
+    scaling = LossScale.for_sum(rows) if reduction == "sum" else LossScale()
+    logits, targets = np.zeros((rows, vocab), np.float16), np.arange(rows) * (np.arange(rows) % 2)
+    scale = np.array(scaling.initial, np.float32)
+    _, dlogits = cross_entropy(logits, targets, reduction=reduction, scale=scale)
+    sums = dlogits.astype(np.float32).sum(axis=0).astype(np.float16)
+    assert np.isfinite(sums).all()
+    assert (abs(dlogits) >= SMALLEST).all()
+
+
+def test_a_scale_for_sums_has_a_floor_as_low():
+    scaling = LossScale.for_sum(8192)
+    assert (scaling.initial, scaling.floor) == (4.0, 1 / 8192)
+    assert LossScale.for_sum(5000) == scaling
+    with pytest.raises(ValueError, match=r"LossScale\.for_sum: count must be at least 1, got 0"):
+        LossScale.for_sum(0)
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"initial": -1}, "LossScale: initial must be 0 or more, and finite, got -1"),
         ({"initial": math.inf}, "LossScale: initial must be 0 or more, and finite, got inf"),
-        ({"floor": 0}, r"LossScale: floor must be above 0 and at most initial, got 0 and 65536"),
+        ({"floor": 0}, r"LossScale: floor must be above 0 and at most initial, got 0 and 32768"),
         ({"initial": 1, "floor": 2}, r"LossScale: floor must be above 0 and at most initial, got 2 and 1"),
         ({"growth_interval": 0}, "LossScale: growth_interval must be at least 1, got 0"),
         ({"patience": 0}, "LossScale: patience must be at least 1, got 0"),

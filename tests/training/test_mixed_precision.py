@@ -98,4 +98,4 @@ def test_overflow_at_the_floor_stops_the_run(tmp_path, monkeypatch):
 
 def test_the_first_scale_is_that_of_the_mean_loss(tmp_path):
     trainer = begin(tmp_path / "run", "float16", steps=0, batch=3)
-    assert float(trainer.optimizer.scale) == 65536 / 16  # 12 tokens
+    assert float(trainer.optimizer.scale) == 32768 / 16  # 12 tokens
