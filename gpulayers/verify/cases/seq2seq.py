@@ -1,6 +1,7 @@
 """Additive and multiplicative attention, and the recurrent encoder-decoder."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -8,7 +9,9 @@ from gpulayers.layers.additive_attention import AdditiveAttention
 from gpulayers.layers.layer import Layer
 from gpulayers.layers.multiplicative_attention import MultiplicativeAttention
 from gpulayers.masks import padding_mask
+from gpulayers.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from gpulayers.ops.additive_scores import additive_scores, additive_scores_backward
+from gpulayers.step import Train
 from gpulayers.verify.case import Case, Function, GradientCase, LayerCase, Maker, OpCase, transposed
 from gpulayers.verify.cases.inputs import normal
 
@@ -84,4 +87,28 @@ def attention_cases(rng: np.random.Generator) -> Iterator[Case]:
             yield LayerCase(layer=layer, name=name + kind, make=make, inputs=inputs, options=options, storages=HALVES)
 
 
-MAKERS: list[Maker] = [additive_cases, attention_cases]
+def model_cases(rng: np.random.Generator) -> Iterator[Case]:
+    """Whole models, with a source that is padded and one that is nothing else."""
+    source, target_in = rng.integers(3, 9, (3, 5)), rng.integers(3, 8, (3, 4))
+    source[1, 3:], source[2], target_in[:, 0], target_in[1, 2:] = 0, 0, 1, 0
+    one_way = {"bidirectional": False, "context": "last"}
+    forms: list[tuple[str, dict[str, Any]]] = [
+        ("initial, LSTM", {"decoder": "initial", "cell": "lstm", "layers": 2, **one_way}),
+        ("every step, GRU, mean", {"decoder": "every_step", "context": "mean"}),
+        ("additive, GRU, dropout", {"decoder": "additive", "dropout": 0.2}),
+        ("general, LSTM", {"decoder": "general", "cell": "lstm"}),
+        ("dot, RNN, max", {"decoder": "dot", "cell": "rnn", "bidirectional": False, "context": "max"}),
+    ]
+    for name, options in forms:
+        config = Seq2SeqConfig(source_vocab=9, target_vocab=8, dim=3, hidden=4, **options)
+        yield LayerCase(
+            layer=Seq2Seq,
+            name=name,
+            make=lambda config=config: Seq2Seq(config, seed=0),
+            inputs=(source, target_in),
+            train=Train(seed=3, step=7),
+            large=True,
+        )
+
+
+MAKERS: list[Maker] = [additive_cases, attention_cases, model_cases]
