@@ -4,6 +4,7 @@ PyTorch's counterpart where there is one.
 Arrays are about 16 MB, beyond the caches of a laptop, unless a shape of the GPT step says more.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,7 @@ from gpulayers.ops.sigmoid import sigmoid, sigmoid_backward, silu, silu_with_der
 from gpulayers.ops.softmax import log_softmax, log_softmax_backward, softmax, softmax_backward
 from gpulayers.ops.sum_of_squares import sum_of_squares
 from gpulayers.ops.sum_rows import sum_rows
-from gpulayers.ops.update_control import Control, update_control
+from gpulayers.ops.update_control import OUTCOME_SIZE, Control, update_control
 from gpulayers.step import Key
 
 
@@ -280,8 +281,9 @@ def optimizer_peer(make: str, gradient: int, **options: Any) -> Callable[..., Ca
 
 
 def update_control_arguments(rng: np.random.Generator) -> tuple[Any, ...]:
-    totals, count, rates = np.ones(4), np.ones(1), np.full(100, 1e-3, np.float32)
-    return first_step(), np.zeros(2, np.int64), np.zeros(1), totals, None, count, rates, 1.0, None, 0.9, 0.999
+    written = first_step(), np.zeros(2, np.int64), np.zeros(OUTCOME_SIZE)
+    totals, count, rates, loss = np.ones(4), np.ones(1), np.full(100, 1e-3, np.float32), np.ones(1)
+    return *written, totals, None, count, rates, 1.0, None, 0.9, 0.999, math.inf, None, loss
 
 
 # ------------------------------------------------------------------------------------------------- the registry

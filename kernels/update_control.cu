@@ -20,11 +20,13 @@ __device__ void adapt_loss_scale(float* loss_scale, bool apply, long long growth
     }
 }
 
-// control: (6,). counters: (2,) applied, skipped. norm: (1,). loss_scale: (3,) or null. totals, clipped_totals: (parts,),
-// the second may be null. count: (1,). rates: (rate_count,). error: the note of report_error, or null. A limit that is not set is infinite.
+// control: (6,). counters: (2,) applied, skipped. outcome: (8,). loss_scale: (3,) or null. totals, clipped_totals: (parts,),
+// the second may be null. count: (1,). rates: (rate_count,). error: the note of report_error, or null. loss: (1,), the sum
+// of the losses, or null. A limit that is not set is infinite.
 extern "C" __global__ void update_control(
-    float* control, long long* counters, double* norm, float* loss_scale,
+    float* control, long long* counters, double* outcome, float* loss_scale,
     const double* totals, const double* clipped_totals, const double* count, const float* rates, const long long* error,
+    const double* loss,
     double clip_norm, double clip_value, double beta1, double beta2, double largest, long long growth_interval, float floor,
     int parts, long long rate_count
 ) {
@@ -34,15 +36,16 @@ extern "C" __global__ void update_control(
         total += totals[i];
         if (clipped_totals) clipped += clipped_totals[i];
     }
-    const double divisor = (count[0] == 0.0 ? 1.0 : count[0]) * (loss_scale ? (double)loss_scale[0] : 1.0);
+    const double counted = count[0] == 0.0 ? 1.0 : count[0];
+    const double divisor = counted * (loss_scale ? (double)loss_scale[0] : 1.0);
     const double before = sqrt(total) / divisor, left = clipped_totals ? sqrt(clipped) / divisor : before;
     const bool finite = before >= 0.0 && before < (double)__int_as_float(0x7f800000) && left >= 0.0;
-    const bool bad = error && error[0];
-    const bool apply = finite && !bad && fmin(fmin(left, clip_norm), clip_value) <= largest;
+    // loss - loss is 0, or NaN where loss is infinite or NaN
+    const bool spoilt = (error && error[0]) || (loss && loss[0] - loss[0] != 0.0);
+    const bool apply = finite && !spoilt && fmin(fmin(left, clip_norm), clip_value) <= largest;
     const double factor = left > clip_norm ? clip_norm / left : 1.0;
     const long long applied = counters[0];
 
-    norm[0] = before;
     control[0] = apply;
     control[1] = apply ? (float)(factor / divisor) : 0.0f;
     control[2] = apply ? (float)(factor * clip_value) : 0.0f;
@@ -50,5 +53,14 @@ extern "C" __global__ void update_control(
     control[4] = apply ? (float)(1.0 - pow(beta1, (double)(applied + 1))) : 0.0f;
     control[5] = apply ? (float)(1.0 - pow(beta2, (double)(applied + 1))) : 0.0f;
     counters[apply ? 0 : 1] += 1;
-    if (loss_scale && !bad) adapt_loss_scale(loss_scale, apply, growth_interval, floor);
+    if (loss_scale && !spoilt) adapt_loss_scale(loss_scale, apply, growth_interval, floor);
+
+    outcome[0] = before;
+    outcome[1] = (loss ? loss[0] : (double)__int_as_float(0x7fc00000)) / counted;
+    outcome[2] = apply;
+    outcome[3] = (double)counters[0];
+    outcome[4] = (double)counters[1];
+    outcome[5] = loss_scale ? (double)loss_scale[0] : 1.0;
+    outcome[6] = loss_scale ? (double)loss_scale[2] : 0.0;
+    outcome[7] = error ? (double)error[0] : 0.0;
 }

@@ -28,7 +28,7 @@ def losses(device: str, dtype: str, steps: int = STEPS) -> tuple[list[float], GP
     model = GPT(TINY, seed=0, dtype=dtype).to(device)
     scaling = {"loss_scale": LossScale(2048.0)} if dtype == "float16" else {}
     optimizer = AdamW(model, lr=LR, clip_norm=1.0, schedule=make_schedule("cosine", STEPS, 2), **scaling)
-    found = [train_step(model, optimizer, parts(device, k), seed=0, k=k) for k in range(steps)]
+    found = [optimizer.read(train_step(model, optimizer, parts(device, k), seed=0, k=k)).loss for k in range(steps)]
     return found, model, optimizer
 
 

@@ -5,9 +5,9 @@ gradient's norm and on how many updates were applied so far. On a GPU both exist
 them into `control`, the update ops read them there, and no step waits for the host; a captured CUDA graph can skip.
 
     divisor = count loss_scale                                  count 0 counts as 1; loss_scale is 1 without scaling
-    norm    = sqrt(sum(totals)) / divisor
+    norm    = sqrt(sum(totals)) / divisor                      of the mean gradient
     factor  = min(1, clip_norm / norm)                          of the values clipped to +-clip_value, if both are given
-    apply   = norm is finite, what is left after clipping is no larger than `largest`, and `error` is not set
+    apply   = norm and loss are finite, what is left after clipping is no larger than `largest`, `error` is not set
     scale   = factor / divisor      limit = clip_value factor   the update uses clip(scale g, -limit, limit)
     rate    = rates[applied], the last one beyond the end
     correction1, correction2 = 1 - beta1^t, 1 - beta2^t         t = applied + 1
@@ -17,7 +17,8 @@ Then `applied` or `skipped` goes up by one, and the loss scale (`optim/loss_scal
     applied: doubled after `growth_interval` applied steps in a row
     skipped: halved, but not below `floor`; skipped at the floor counts steps in a row that it could not be halved for
 
-A step that is skipped for its `error` says nothing about the scale, which stays.
+A step that is skipped for its `error` or its loss says nothing about the scale, which stays. What came of the step is
+written side by side into `outcome`, so that one small copy tells the host all of it, whenever it wants to know.
 """
 
 import math
@@ -42,6 +43,20 @@ class Control(NamedTuple):
     correction2: Any
 
 
+class Outcome(NamedTuple):
+    """What came of a step, in order: `Outcome(*outcome.tolist())` of an array on the host."""
+
+    norm: float  # of the mean gradient, before clipping
+    loss: float  # the mean loss; NaN where none was given
+    apply: float  # 1, or 0 for a step that was skipped
+    applied: float  # steps applied so far, this one among them; whole numbers, exact in float64
+    skipped: float
+    loss_scale: float  # for the next step; 1 without scaling
+    stuck: float  # skipped steps in a row at the loss scale's floor
+    error: float  # code of `cuda.error_flag`; 0 for none
+
+
+OUTCOME_SIZE = len(Outcome._fields)
 CONTROL_SIZE = len(Control._fields)
 LARGEST_LOSS_SCALE = 2.0**24  # only gradients that are all 0 ever lead there
 
@@ -49,7 +64,7 @@ LARGEST_LOSS_SCALE = 2.0**24  # only gradients that are all 0 ever lead there
 def _reference(
     control: Array,
     counters: Array,
-    norm: Array,
+    outcome: Array,
     totals: Array,
     clipped_totals: Array,
     count: Array,
@@ -60,29 +75,34 @@ def _reference(
     beta2: float = 0.0,
     largest: float = math.inf,
     error: Array = None,
+    loss: Array = None,
     loss_scale: Array = None,
     growth_interval: int = 2000,
     floor: float = 1.0,
 ) -> None:
-    """Written: control (6,), float32 or wider; counters (2,) int64, applied and skipped; norm (1,) float64; loss_scale.
+    """Written: control (6,), float32 or wider; counters (2,) int64, applied and skipped; outcome (8,) float64, see
+    `Outcome`; loss_scale.
 
     totals: (n,) float64, parts of the gradient's sum of squares. clipped_totals: the same with every element limited
     to clip_value * divisor, None unless there are both limits. count: (1,) float64. rates: (k,) learning rates.
     error: `cuda.error_flag`, whose first element is not 0 where an op of this step met bad input; None on the CPU.
+    loss: (1,) float64, the sum of the losses, or None.
     loss_scale: None or (3,) float32: scale, applied steps since it changed, skipped steps at the floor.
     """
-    xp = array_module(control, counters, norm, totals, clipped_totals, count, rates, error, loss_scale)
-    divisor = xp.where(count == 0, 1.0, count)
+    xp = array_module(control, counters, outcome, totals, clipped_totals, count, rates, error, loss, loss_scale)
+    counted = divisor = xp.where(count == 0, 1.0, count)
     if loss_scale is not None:
         divisor = divisor * loss_scale[:1]
-    norm[...] = xp.sqrt(totals.sum()) / divisor
+    norm = xp.sqrt(totals.sum()) / divisor
     left = norm if clipped_totals is None else xp.sqrt(clipped_totals.sum()) / divisor
     # x / max(x, y) is exactly 1 on one side, and never 0 / 0
     factor = xp.ones_like(norm) if clip_norm is None else clip_norm / xp.maximum(left, clip_norm)
     bounds = [bound for bound in (clip_norm, clip_value) if bound is not None]
     apply = xp.isfinite(norm) & (norm >= 0) & (xp.minimum(left, min(bounds, default=math.inf)) <= largest)
-    bad = xp.zeros_like(apply) if error is None else error[:1] != 0
-    apply &= ~bad
+    spoilt = xp.zeros_like(apply) if error is None else error[:1] != 0
+    if loss is not None:
+        spoilt = spoilt | ~xp.isfinite(loss)
+    apply &= ~spoilt
     t = counters[:1] + 1
     fields = Control(
         apply=apply,
@@ -97,7 +117,19 @@ def _reference(
     counters[:1] += apply
     counters[1:] += ~apply
     if loss_scale is not None:
-        loss_scale[...] = xp.where(bad, loss_scale, _adapted(xp, loss_scale, apply, growth_interval, floor))
+        loss_scale[...] = xp.where(spoilt, loss_scale, _adapted(xp, loss_scale, apply, growth_interval, floor))
+    told = Outcome(
+        norm=norm,
+        loss=xp.full_like(norm, math.nan) if loss is None else loss / counted,
+        apply=apply,
+        applied=counters[:1],
+        skipped=counters[1:],
+        loss_scale=xp.ones_like(norm) if loss_scale is None else loss_scale[:1],
+        stuck=xp.zeros_like(norm) if loss_scale is None else loss_scale[2:],
+        error=xp.zeros_like(norm) if error is None else error[:1],
+    )
+    for i, value in enumerate(told):
+        outcome[i : i + 1] = value
 
 
 def _adapted(xp: Any, loss_scale: Array, apply: Array, growth_interval: int, floor: float) -> Array:
@@ -111,7 +143,7 @@ def _adapted(xp: Any, loss_scale: Array, apply: Array, growth_interval: int, flo
 def _cpu(
     control: Array,
     counters: Array,
-    norm: Array,
+    outcome: Array,
     totals: Array,
     clipped_totals: Array,
     count: Array,
@@ -122,40 +154,44 @@ def _cpu(
     beta2: float = 0.0,
     largest: float = math.inf,
     error: Array = None,
+    loss: Array = None,
     loss_scale: Array = None,
     growth_interval: int = 2000,
     floor: float = 1.0,
 ) -> None:
-    bad = error is not None and bool(error[0])
+    mean = math.nan if loss is None else float(loss[0]) / (float(count[0]) or 1.0)
+    spoilt = (error is not None and bool(error[0])) or (loss is not None and not math.isfinite(loss[0]))
     divisor = (float(count[0]) or 1.0) * (1.0 if loss_scale is None else float(loss_scale[0]))
-    norm[0] = left = math.sqrt(totals.sum()) / divisor
+    norm = left = math.sqrt(totals.sum()) / divisor
     if clipped_totals is not None:
         left = math.sqrt(clipped_totals.sum()) / divisor
     factor = clip_norm / left if clip_norm is not None and left > clip_norm else 1.0
     bounds = [bound for bound in (clip_norm, clip_value) if bound is not None]
-    apply = bool(0 <= norm[0] < math.inf and min([left, *bounds]) <= largest) and not bad
-    if loss_scale is not None and not bad:
+    apply = bool(0 <= norm < math.inf and min([left, *bounds]) <= largest) and not spoilt
+    if loss_scale is not None and not spoilt:
         loss_scale[...] = _adapted(np, loss_scale, np.array([apply]), growth_interval, floor)
     if not apply:
         control.fill(0)
-        counters[1] += 1
-        return
-    applied = int(counters[0])
-    control[:] = Control(
-        apply=1.0,
-        scale=factor / divisor,
-        limit=factor * (math.inf if clip_value is None else clip_value),
-        rate=float(rates[min(applied, len(rates) - 1)]),
-        correction1=1 - beta1 ** (applied + 1),
-        correction2=1 - beta2 ** (applied + 1),
-    )
-    counters[0] += 1
+    else:
+        applied = int(counters[0])
+        control[:] = Control(
+            apply=1.0,
+            scale=factor / divisor,
+            limit=factor * (math.inf if clip_value is None else clip_value),
+            rate=float(rates[min(applied, len(rates) - 1)]),
+            correction1=1 - beta1 ** (applied + 1),
+            correction2=1 - beta2 ** (applied + 1),
+        )
+    counters[0 if apply else 1] += 1
+    scale, _, stuck = (1.0, 0.0, 0.0) if loss_scale is None else loss_scale
+    code = 0 if error is None else error[0]
+    outcome[:] = Outcome(norm, mean, apply, counters[0], counters[1], scale, stuck, code)
 
 
 def _cuda(
     control: Array,
     counters: Array,
-    norm: Array,
+    outcome: Array,
     totals: Array,
     clipped_totals: Array,
     count: Array,
@@ -166,15 +202,16 @@ def _cuda(
     beta2: float = 0.0,
     largest: float = math.inf,
     error: Array = None,
+    loss: Array = None,
     loss_scale: Array = None,
     growth_interval: int = 2000,
     floor: float = 1.0,
 ) -> None:
     _check((control, rates, loss_scale), np.float32)
-    _check((norm, totals, clipped_totals, count), np.float64)
+    _check((outcome, totals, clipped_totals, count, loss), np.float64)
     _check((counters, error), np.int64)
     bounds = (np.float64(math.inf if bound is None else bound) for bound in (clip_norm, clip_value))
-    arrays = (control, counters, norm, loss_scale, totals, clipped_totals, count, rates, error)
+    arrays = (control, counters, outcome, loss_scale, totals, clipped_totals, count, rates, error, loss)
     numbers = (*bounds, np.float64(beta1), np.float64(beta2), np.float64(largest), np.int64(growth_interval))
     sizes = (np.float32(floor), np.int32(totals.size), np.int64(rates.size))
     launch("update_control", "update_control", (1,), (1,), (*arrays, *numbers, *sizes))

@@ -11,7 +11,7 @@ from gpulayers.backend import Array, array_module, device_of, is_array, to_numpy
 from gpulayers.cuda import check_errors, error_flag
 from gpulayers.layers.layer import Layer
 from gpulayers.ops.sum_of_squares import sum_of_squares
-from gpulayers.ops.update_control import CONTROL_SIZE, update_control
+from gpulayers.ops.update_control import CONTROL_SIZE, OUTCOME_SIZE, Outcome, update_control
 from gpulayers.optim.check import check_limit, check_not_negative, check_state
 from gpulayers.optim.group import Group, Settings, Stretch, pieces, settings_of, stretches
 from gpulayers.optim.loss_scale import LossScale, LossScaleError
@@ -40,9 +40,10 @@ class Optimizer:
 
     A step whose gradient norm is NaN or infinite, or so large that it would make a parameter or a moment infinite, is
     skipped: parameters, moments, running statistics and the count of applied updates keep every bit, `skipped` goes up
-    by one. So is, on a GPU, a step whose pass met a target or id out of range. A step never waits for the device.
-    Reading what happened (`applied`, `skipped`, `last_step_applied`, `grad_norm`, `lr`) does, and raises ValueError for
-    such a target or id, LossScaleError where no scale helps.
+    by one. So is a step whose loss is NaN or infinite, if `step` is told the loss, and, on a GPU, one whose pass met a
+    target or id out of range. A step never waits for the device. Reading what happened (`applied`, `skipped`,
+    `last_step_applied`, `grad_norm`, `lr`, `read`) does, and raises ValueError for such a target or id, LossScaleError
+    where no scale helps.
     """
 
     moments: tuple[str, ...] = ()  # names of the buffers in the checkpoint
@@ -93,16 +94,16 @@ class Optimizer:
         self._moments = {name: zeros(data.size, dtype, like=data) for name in self.moments}
         self._control = zeros(CONTROL_SIZE, dtype, like=data)
         self._counters = zeros(2, np.int64, like=data)  # applied, skipped
-        self._norm = zeros(1, np.float64, like=data)
+        self._outcome = zeros(OUTCOME_SIZE, np.float64, like=data)
         self._one = self._array([1.0], np.float64)
         self._errors = None if array_module(data) is np else error_flag(data)
         scale = self.loss_scale
         self._loss_scale: Array = None if scale is None else self._array([scale.initial, 0, 0], np.float32)
         self._rates = None
         if self.schedule is None:
-            self._rates = self._array([self._rate(0)], dtype)
+            self._rates = self._array([self.rate(0)], dtype)
         elif (steps := getattr(self.schedule, "steps", None)) is not None:
-            self._rates = self._array([self._rate(k) for k in range(steps + 1)], dtype)
+            self._rates = self._array([self.rate(k) for k in range(steps + 1)], dtype)
         self._trainable: tuple[bool, ...] | None = None  # for which `_pieces` were cut
         self._pieces: list[Stretch] = []  # to update
         self._norm_pieces: list[Stretch] = []  # to sum: neighbours need not share settings
@@ -112,29 +113,30 @@ class Optimizer:
 
     # ------------------------------------------------------------------------------------------------ a step
 
-    def step(self, count: Any = None) -> None:
+    def step(self, count: Any = None, loss: Any = None) -> None:
         """One update from the gradients divided by `count` (and by `scale`); then all gradients are marked zero.
 
         count: the number of counted targets whose losses were summed, over all micro-batches, threads and ranks: a
         number, or an array of size 1 on the device. None and 0 count as 1.
+        loss: that sum of losses, for `outcome`, and to skip the step where it is not finite; as count.
 
         Raises ValueError for a negative count, RuntimeError if the model was moved after the optimizer was made.
         """
         self._check_place()
         count, grad = self._count(count), self.flat.grad
-        self._decide(grad, count)
+        self._decide(grad, count, None if loss is None else self._number(loss))
         self._each(self._pieces, lambda _, s: self._update(slice(s.start, s.stop), grad, s.settings))
         self.flat.commit(self._control)
         self.flat.zero_grad()
 
-    def _decide(self, grad: Array, count: Array) -> None:
+    def _decide(self, grad: Array, count: Array, loss: Array) -> None:
         """Norm, clipping, whether to go, rate and corrections, into the control array."""
         clipped_norm = self.clip_norm is not None and self.clip_value is not None
         scaling = self.loss_scale or LossScale()
         update_control(
             self._control,
             self._counters,
-            self._norm,
+            self._outcome,
             self._sums_of_squares(grad),
             self._sums_of_squares(grad, self._limit(count)) if clipped_norm else None,
             count,
@@ -144,6 +146,7 @@ class Optimizer:
             *self.betas,
             self._largest(),
             self._errors,
+            loss,
             self._loss_scale,
             scaling.growth_interval,
             scaling.floor,
@@ -185,13 +188,20 @@ class Optimizer:
 
     def _count(self, count: Any) -> Array:
         """(1,) float64 on the device."""
-        if is_array(count) and array_module(count) is array_module(self.flat.data):
-            return count.reshape(1).astype(np.float64)
         if count is None:
             return self._one
-        number = float(count)
-        check_not_negative(f"{type(self).__name__}.step: count", number)
-        return self._array([number], np.float64)
+        if not self._is_here(count):
+            check_not_negative(f"{type(self).__name__}.step: count", float(count))
+        return self._number(count)
+
+    def _number(self, value: Any) -> Array:
+        """(1,) float64 on the device."""
+        if self._is_here(value):
+            return value.reshape(1).astype(np.float64)
+        return self._array([float(value)], np.float64)
+
+    def _is_here(self, value: Any) -> bool:
+        return is_array(value) and array_module(value) is array_module(self.flat.data)
 
     def _limit(self, count: Array) -> Array:
         """The limit of an element before the division by count and scale."""
@@ -220,11 +230,28 @@ class Optimizer:
     def check(self) -> None:
         """Raise what a step could not: ValueError for a bad target or id, LossScaleError. Waits for the device."""
         check_errors(self.flat.data)
-        if self.loss_scale is not None and float(self._loss_scale[2]) >= self.loss_scale.patience:
+        if self.loss_scale is not None:
+            self._check_scale(self.loss_scale, int(self._loss_scale[2]))
+
+    def _check_scale(self, scale: LossScale, stuck: int) -> None:
+        if stuck >= scale.patience:
             raise LossScaleError(
-                f"the gradient was not finite in {int(self._loss_scale[2])} steps in a row at the lowest loss scale, "
-                f"{self.loss_scale.floor:g}: the model diverges; lower the learning rate, or use bfloat16 or float32"
+                f"the gradient was not finite in {stuck} steps in a row at the lowest loss scale, {scale.floor:g}: the "
+                "model diverges; lower the learning rate, or use bfloat16 or float32"
             )
+
+    def outcome(self) -> Array:
+        """What came of the last step, on the device: a copy, (8,) float64, that `read` understands. Does not wait."""
+        return self._outcome.copy()
+
+    def read(self, outcome: Array) -> Outcome:
+        """`outcome()`, on the host by now or fetched here, as numbers. Raises what the step could not, see `check`."""
+        found = Outcome(*to_numpy(outcome).tolist())
+        if found.error:
+            check_errors(self.flat.data)
+        if self.loss_scale is not None:
+            self._check_scale(self.loss_scale, int(found.stuck))
+        return found
 
     @property
     def applied(self) -> int:
@@ -242,13 +269,13 @@ class Optimizer:
     def last_step_applied(self) -> bool:
         """False if the last step was skipped, and before the first."""
         self.check()
-        return bool(self._control[0])
+        return bool(self._outcome[2])
 
     @property
     def grad_norm(self) -> float:
         """Global norm of the last step's gradient, after the division by count and scale, before clipping."""
         self.check()
-        return float(self._norm[0])
+        return float(self._outcome[0])
 
     @property
     def scale(self) -> Array:
@@ -261,9 +288,10 @@ class Optimizer:
     @property
     def lr(self) -> float:
         """The learning rate of the next update."""
-        return self._rate(self.applied)
+        return self.rate(self.applied)
 
-    def _rate(self, k: int) -> float:
+    def rate(self, k: int) -> float:
+        """The learning rate of update k."""
         rate = self.initial_lr * (1.0 if self.schedule is None else self.schedule(k))
         if not 0 <= rate <= LARGEST_RATE:
             name = type(self).__name__

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from signal import Signals
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from gpulayers.backend import Array
 from gpulayers.ops.cross_entropy import count_targets, cross_entropy_inplace
+from gpulayers.ops.update_control import Outcome
 from gpulayers.optim import LossScaleError, Optimizer
 from gpulayers.profiling.ranges import recording as listening
 from gpulayers.step import Train
@@ -28,6 +29,7 @@ from gpulayers.training.health_log import HealthLog, diagnose
 from gpulayers.training.metrics import MetricsFile
 from gpulayers.training.plot import plot_loss
 from gpulayers.training.progress import Progress, printable
+from gpulayers.training.reading import Reading
 from gpulayers.training.stop import StopSignal
 from gpulayers.training.tasks.task import Figures, Part, Task, shown
 
@@ -46,14 +48,16 @@ def train_step(
     seed: int,
     k: int,
     loss_options: Mapping[str, Any] = MappingProxyType({}),
-) -> float:
-    """One step on batch k: forward, loss, backward for each of its parts, then one update. Returns the mean loss.
+) -> Array:
+    """One step on batch k: forward, loss, backward for each of its parts, then one update.
 
     loss_options: keywords for `cross_entropy` beside reduction= and scale=, such as label_smoothing.
 
-    Losses and gradients are summed over all parts and
-    divided by the number of all targets once, so the split changes nothing but rounding. A loss or gradient that is
-    not finite changes nothing but the loss scale: parameters, moments and counters stay as they are.
+    Losses and gradients are summed over all parts and divided by the number of all targets once, so the split changes
+    nothing but rounding. A loss or gradient that is not finite changes nothing but the loss scale: parameters, moments
+    and counters stay as they are. On a GPU nothing in here waits for the device.
+
+    Returns what came of it, on the device: `optimizer.read` makes numbers of it.
     """
     loss, count = 0.0, 0.0
     for first_sample, inputs, targets in parts:
@@ -64,12 +68,17 @@ def train_step(
         model.backward(dlogits, saved)  # adds to every gradient
         loss, count = loss + part_loss, count + count_targets(targets, weight=loss_options.get("weight"))
         del logits, dlogits  # before the next part makes its own
-    loss = float(loss) / (float(count) or 1.0)  # 0 where no target counts, as in `cross_entropy` and the optimizer
-    if math.isfinite(loss):
-        optimizer.step(count)  # divides by count, clips, updates, clears the gradients
-    else:
-        model.zero_grad()
-    return loss
+    optimizer.step(count, loss)  # divides by count, clips, updates, clears the gradients
+    return optimizer.outcome()
+
+
+class Pending(NamedTuple):
+    """A step whose figures have not been read. size: how many units it has seen."""
+
+    step: int
+    size: int
+    started: float
+    outcome: Reading
 
 
 class Trainer:
@@ -92,6 +101,8 @@ class Trainer:
         self.folder, self.config, self.task, self.optimizer = folder, config, task, optimizer
         self.step, self.best, self.skipped = step, best, skipped
         self.saved_at: int | None = None
+        self.pending: Pending | None = None
+        self.read_at = 0.0  # when figures were read last
 
     def run(self) -> Signals | None:
         """Train to the last step. Returns the signal that stopped it early, if one did; all is saved either way.
@@ -114,6 +125,7 @@ class Trainer:
         ):
             while self.step < options.steps and stop.received is None and self.progress.failed is None:
                 self._advance()
+            self._catch_up()
             if self.saved_at != self.step:
                 self._save()
             self._plot()
@@ -122,21 +134,36 @@ class Trainer:
         return stop.received if self.step < options.steps else None
 
     def _advance(self) -> None:
-        """One step, and what is due after it."""
-        options, optimizer, lr = self.config.training, self.optimizer, self.optimizer.lr
-        started, sizes = time.perf_counter(), []
+        """One step, and what is due after it.
+
+        On a GPU its figures are read after the next step was begun, so that the device never waits for work; unless
+        something is due that needs them.
+        """
+        started, sizes, options = time.perf_counter(), [], self.config.training
         parts = self._counted(sizes)
         with self.health.watch(self.step):
-            loss = train_step(self.task.model, optimizer, parts, options.seed, self.step, self.task.loss_options)
-        applied = math.isfinite(loss) and self._last_step_applied()
-        speed = sum(sizes) / (time.perf_counter() - started)
-        norm = optimizer.grad_norm if math.isfinite(loss) else math.nan
+            outcome = train_step(
+                self.task.model, self.optimizer, parts, options.seed, self.step, self.task.loss_options
+            )
+        self._catch_up()
         self.step += 1
-        record = {"step": self.step, "loss": loss, "lr": lr, "grad_norm": norm, f"{self.task.units}_per_second": speed}
-        self.progress.step(loss, speed)
+        self.pending = Pending(self.step, sum(sizes), started, Reading(outcome))
         if sick := self.health.note(self.step - 1):
             self.progress.say(sick)
-        self._count_skipped(record, applied)
+        if options.backend == "numpy" or self._anything_due():
+            self._round_off()
+
+    def _catch_up(self) -> None:
+        """Read and write down the figures of the step that is pending, if one is."""
+        if self.pending is not None:
+            self.metrics.write(self._figures(self.pending))
+
+    def _round_off(self) -> None:
+        """The figures of the last step, and what is due after it."""
+        options = self.config.training
+        if self.pending is None:
+            return
+        record = self._figures(self.pending)
         if self._due(options.eval_every) or self.step == options.steps:
             record |= self._measure()
         self.metrics.write(record)
@@ -147,6 +174,29 @@ class Trainer:
         if self._due(options.save_every):
             self._save()
 
+    def _figures(self, pending: Pending) -> dict[str, Any]:
+        """The record of a step. Raises TrainingError where training cannot go on."""
+        self.pending = None
+        try:
+            found = self.optimizer.read(pending.outcome.wait())
+        except LossScaleError as error:
+            raise TrainingError(
+                f"step {pending.step}: {error}; the last good checkpoint in {self.folder} is kept"
+            ) from error
+        now = time.perf_counter()
+        speed = pending.size / (now - max(pending.started, self.read_at))
+        self.read_at = now
+        record = {
+            "step": pending.step,
+            "loss": found.loss,
+            "lr": self.optimizer.rate(int(found.applied - found.apply)),
+            "grad_norm": found.norm if math.isfinite(found.loss) else math.nan,
+            f"{self.task.units}_per_second": speed,
+        }
+        self.progress.step(found.loss, speed)
+        self._count_skipped(record, found)
+        return record
+
     def _counted(self, sizes: list[int]) -> Iterator[Part]:
         """The parts of the next batch; how many units each has goes into `sizes`."""
         for part in self.task.parts(self.step):
@@ -156,31 +206,28 @@ class Trainer:
     def _due(self, every: int) -> bool:
         return every > 0 and self.step % every == 0
 
-    def _last_step_applied(self) -> bool:
-        try:
-            return self.optimizer.last_step_applied
-        except LossScaleError as error:
-            raise TrainingError(
-                f"step {self.step + 1}: {error}; the last good checkpoint in {self.folder} is kept"
-            ) from error
+    def _anything_due(self) -> bool:
+        options = self.config.training
+        every = (options.eval_every, options.sample_every, options.save_every)
+        return self.step == options.steps or any(map(self._due, every))
 
-    def _count_skipped(self, record: dict[str, Any], applied: bool) -> None:
-        scale, finite = self.optimizer.scale, math.isfinite(record["loss"])
-        self.skipped = 0 if applied or (finite and scale is not None) else self.skipped + 1
-        if applied:
+    def _count_skipped(self, record: dict[str, Any], found: Outcome) -> None:
+        scaled = self.optimizer.scale is not None and math.isfinite(found.loss)  # skipping is part of float16 training
+        self.skipped = 0 if found.apply or scaled else self.skipped + 1
+        if found.apply:
             return
-        record["skipped"] = True
-        if finite and scale is not None:  # part of float16 training
-            now = f"the loss scale is {float(scale):g} now"
-            self.progress.say(f"step {self.step}: the gradient overflowed; the step is skipped, {now}")
+        record["skipped"], step = True, record["step"]
+        if scaled:
+            now = f"the loss scale is {found.loss_scale:g} now"
+            self.progress.say(f"step {step}: the gradient overflowed; the step is skipped, {now}")
             return
-        what, where = "gradient" if math.isfinite(record["loss"]) else "loss", self._where(self.step)
+        what, where = "gradient" if math.isfinite(found.loss) else "loss", self._where(step)
         if self.skipped < MOST_SKIPPED:
-            self.progress.say(f"step {self.step}: the {what} is not finite{where}; the step is skipped")
+            self.progress.say(f"step {step}: the {what} is not finite{where}; the step is skipped")
             return
         self.metrics.write(record)
         raise TrainingError(
-            f"the {what} was not finite in {self.skipped} steps in a row, up to step {self.step}{where}; the last good "
+            f"the {what} was not finite in {self.skipped} steps in a row, up to step {step}{where}; the last good "
             f"checkpoint in {self.folder} is kept; a lower --lr, a lower --clip or a longer --warmup may help"
         )
 
@@ -219,7 +266,8 @@ class Trainer:
         self.save()
 
     def save(self) -> None:
-        """A checkpoint of this step."""
+        """A checkpoint of this step. Raises ValueError, and writes nothing, if a GPU has met a bad target or id."""
+        self.optimizer.check()
         save_checkpoint(self.folder, self.step, self._tensors(), self._metadata())
         self.saved_at = self.step
 

@@ -5,27 +5,30 @@ import pytest
 from devices import on_devices
 
 import gpulayers as gl
-from gpulayers.ops.update_control import CONTROL_SIZE, Control, update_control
+from gpulayers.ops.update_control import CONTROL_SIZE, OUTCOME_SIZE, Control, update_control
 
 LOSS_SCALE = {"growth_interval": 3, "floor": 2.0}
 
 
-def state(total, clipped, count, applied, rates, loss_scale, error):
+def state(total, clipped, count, applied, rates, loss_scale, error, loss=None):
     """The array arguments, all float64 where they are floating, in the op's order; then those that have a name."""
     totals = np.array([0.25, 0.5, 0.25]) * total
     clipped_totals = None if clipped is None else np.array([0.5, 0.5, 0]) * clipped
-    arrays = (np.full(CONTROL_SIZE, 7.0), np.array([applied, 3]), np.zeros(1), totals, clipped_totals)
+    arrays = (np.full(CONTROL_SIZE, 7.0), np.array([applied, 3]), np.zeros(OUTCOME_SIZE), totals, clipped_totals)
     named = {
         "loss_scale": None if loss_scale is None else np.array(loss_scale, np.float64),
+        "loss": None if loss is None else np.array([loss], np.float64),
         "error": None if error is None else np.array([error, 0, 0, 0]),
     }
     return (*arrays, np.array([count], np.float64), np.array(rates, np.float64)), named
 
 
-def check(device, total=25.0, count=1.0, applied=0, rates=(0.1,), clipped=None, loss_scale=None, error=None, **rule):
+def check(
+    device, total=25.0, count=1.0, applied=0, rates=(0.1,), clipped=None, loss_scale=None, error=None, loss=None, **rule
+):
     """(control, counters, norm, loss_scale) of the kernel, which must be the reference's."""
     rule = rule | (LOSS_SCALE if loss_scale is not None else {})
-    arrays, named = state(total, clipped, count, applied, rates, loss_scale, error)
+    arrays, named = state(total, clipped, count, applied, rates, loss_scale, error, loss)
     there = [None if a is None else gl.to_device(a, device) for a in arrays]
     there[0], there[6] = there[0].astype(np.float32), there[6].astype(np.float32)
     there_named = {name: None if a is None else gl.to_device(a, device) for name, a in named.items()}
@@ -33,13 +36,13 @@ def check(device, total=25.0, count=1.0, applied=0, rates=(0.1,), clipped=None, 
         there_named["loss_scale"] = there_named["loss_scale"].astype(np.float32)
     update_control.reference(*arrays, **named, **rule)
     update_control.cuda(*there, **there_named, **rule)
-    control, counters, norm = (a.get() for a in there[:3])
+    control, counters, outcome = (a.get() for a in there[:3])
     assert control == pytest.approx(arrays[0], rel=1e-6)
     assert counters.tolist() == arrays[1].tolist()
-    assert norm == pytest.approx(arrays[2], rel=1e-14, nan_ok=True)
+    assert outcome == pytest.approx(arrays[2], rel=1e-14, nan_ok=True)
     scale = None if loss_scale is None else there_named["loss_scale"].get().tolist()
     assert scale is None or scale == named["loss_scale"].tolist()
-    return Control(*control.tolist()), counters.tolist(), norm[0], scale
+    return Control(*control.tolist()), counters.tolist(), outcome[0], scale
 
 
 @on_devices
@@ -96,6 +99,15 @@ def test_a_bad_target_skips_the_step_and_leaves_the_loss_scale(device, error):
     assert control.apply == (error == 0)
     assert counters == ([1, 3] if error == 0 else [0, 4])
     assert scale == ([8, 2, 0] if error == 0 else [8, 1, 0])
+
+
+@on_devices
+@pytest.mark.parametrize("loss", [3.5, math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_not_finite_skips_the_step_and_leaves_the_loss_scale(device, loss):
+    control, counters, _, scale = check(device, loss=loss, count=4, loss_scale=[8, 1, 0])
+    assert control.apply == math.isfinite(loss)
+    assert counters == ([1, 3] if control.apply else [0, 4])
+    assert scale == [8, 1 + control.apply, 0]
 
 
 @on_devices

@@ -4,16 +4,18 @@ import numpy as np
 import pytest
 from contract import check_signatures
 
-from gpulayers.ops.update_control import CONTROL_SIZE, Control, update_control
+from gpulayers.ops.update_control import CONTROL_SIZE, OUTCOME_SIZE, Control, Outcome, update_control
 
 
 def run(body, total=25.0, count=1.0, applied=0, rates=(0.1,), clipped=None, dtype="float32", **options):
     """(control, counters, norm) after one call."""
-    control, counters, norm = np.full(CONTROL_SIZE, 7, dtype), np.array([applied, 3]), np.zeros(1)
+    control, counters, outcome = np.full(CONTROL_SIZE, 7, dtype), np.array([applied, 3]), np.zeros(OUTCOME_SIZE)
     totals = np.array([total * 0.25, total * 0.75])
     clipped_totals = None if clipped is None else np.array([clipped])
-    body(control, counters, norm, totals, clipped_totals, np.array([count]), np.array(rates, dtype), **options)
-    return Control(*control.tolist()), counters.tolist(), norm[0]
+    body(control, counters, outcome, totals, clipped_totals, np.array([count]), np.array(rates, dtype), **options)
+    told = Outcome(*outcome.tolist())
+    assert told[2:5] == (control[0], *counters)
+    return Control(*control.tolist()), counters.tolist(), told.norm
 
 
 BODIES = pytest.mark.parametrize("body", [update_control.reference, update_control.cpu], ids=["reference", "cpu"])
@@ -91,3 +93,31 @@ def test_many_updates_do_not_lose_the_count():
     """A float32 counter would stop at 2^24."""
     _, counters, _ = run(update_control, applied=1 << 24)
     assert counters[0] == (1 << 24) + 1
+
+
+def told(body, loss=None, **options):
+    """The outcome of a step, where a gradient of norm 5 was summed over 2 targets."""
+    outcome = np.zeros(OUTCOME_SIZE)
+    arrays = np.zeros(CONTROL_SIZE), np.array([7, 2]), outcome, np.array([25.0]), None, np.array([2.0]), np.array([0.1])
+    loss = None if loss is None else np.array([loss])
+    body(*arrays, loss=loss, **options)
+    return Outcome(*outcome.tolist())
+
+
+@BODIES
+def test_what_the_host_is_told(body):
+    assert told(body, loss=3.0) == Outcome(2.5, 1.5, 1, 8, 2, 1, 0, 0)
+    assert math.isnan(told(body).loss)
+    assert told(body, loss=3.0, error=np.array([1, 0, 0, 0])) == Outcome(2.5, 1.5, 0, 7, 3, 1, 0, 1)
+    scale = np.array([4.0, 0.0, 1.0], np.float32)
+    assert told(body, loss=3.0, loss_scale=scale, growth_interval=1) == Outcome(0.625, 1.5, 1, 8, 2, 8, 0, 0)
+
+
+@BODIES
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_not_finite_skips_the_step_and_leaves_the_loss_scale(body, loss):
+    scale = np.array([8.0, 1.0, 0.0], np.float32)
+    found = told(body, loss=loss, loss_scale=scale)
+    assert (found.apply, found.applied, found.skipped) == (0, 7, 3)
+    assert scale.tolist() == [8, 1, 0]
+    assert not math.isfinite(found.loss)

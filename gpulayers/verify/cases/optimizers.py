@@ -9,7 +9,7 @@ import numpy as np
 from gpulayers.ops.adam import adam
 from gpulayers.ops.sgd import sgd
 from gpulayers.ops.sum_of_squares import sum_of_squares
-from gpulayers.ops.update_control import CONTROL_SIZE, Control, update_control
+from gpulayers.ops.update_control import CONTROL_SIZE, OUTCOME_SIZE, Control, update_control
 from gpulayers.verify.case import Arg, Case, Maker, OpCase, exact, written
 from gpulayers.verify.cases.inputs import EXTREMES, VOCABULARY, normal
 
@@ -103,6 +103,8 @@ def update_control_cases(rng: np.random.Generator) -> Iterator[Case]:
         ("clipped by value", 25.0, {"clip_value": 0.5}),
         ("with Adam's corrections", 1.0, {"beta1": 0.9, "beta2": 0.999}),
         ("norm 0", 0.0, {"clip_norm": 1.0}),
+        ("with a loss", 25.0, {"loss": np.array([3.5])}),
+        ("loss inf: skipped", 25.0, {"loss": np.array([math.inf])}),
         ("NaN: skipped", math.nan, {"clip_norm": 1.0}),
         ("inf: skipped", math.inf, {}),
         ("too large: skipped", 1e12, {"largest": 1e3}),
@@ -131,9 +133,10 @@ def update_control_cases(rng: np.random.Generator) -> Iterator[Case]:
 def control_args(total: float, count: float) -> tuple[Any, ...]:
     counters = written(np.array([7, 2]))
     control = written(np.full(CONTROL_SIZE, 5, np.float32), exact=True)
-    norm = written(np.zeros(1), exact=True)
+    outcome = written(np.zeros(OUTCOME_SIZE), exact=True)
     rates = exact(np.array([3e-4, 2e-4], np.float32))
-    return control, counters, norm, exact(np.array([total * 0.25, total * 0.75])), None, exact(np.array([count])), rates
+    totals = exact(np.array([total * 0.25, total * 0.75]))
+    return control, counters, outcome, totals, None, exact(np.array([count])), rates
 
 
 MAKERS: list[Maker] = [adam_cases, sgd_cases, sum_of_squares_cases, update_control_cases]

@@ -1,0 +1,120 @@
+"""What a run on a device fetches from it, and when."""
+
+import numpy as np
+import pytest
+from devices import on_devices
+from tiny_run import assert_same_run, last_checkpoint, lines, words
+
+import gpulayers as gl
+from gpulayers.cli.arguments import Parser
+from gpulayers.cli.train import add_parser, config_from
+from gpulayers.training import loop
+from gpulayers.training.reading import Reading
+from gpulayers.training.run import resume, start
+from gpulayers.training.tasks import Part
+
+SMALL = {"dim": 8, "context": 4, "batch": 2, "eval_every": 0, "eval_tokens": 4, "sample_every": 0, "save_every": 0}
+WAITS = ("get", "item", "tolist", "tobytes", "__float__", "__int__", "__bool__", "__index__")
+
+
+@pytest.fixture(autouse=True)
+def no_picture(monkeypatch):
+    monkeypatch.setattr(loop, "plot_loss", lambda *_, **__: None)
+
+
+def begin(out, backend="emulated", **options):
+    """A trainer at step 0."""
+    parser = Parser(prog="gpulayers")
+    arguments = words(out, **{**SMALL, "backend": backend, **options})
+    add_parser(parser.add_subparsers(), arguments[1:])
+    return start(config_from(parser.parse_args(arguments)), out)
+
+
+@on_devices
+def test_the_values_are_those_of_the_moment(device):
+    array = gl.use(device).arange(3)
+    reading = Reading(array.copy())
+    array += 1
+    assert reading.wait().tolist() == [0, 1, 2]
+    assert Reading(np.arange(3)).wait().tolist() == [0, 1, 2]
+
+
+def test_a_step_waits_for_the_device_once_and_late(tmp_path, monkeypatch):
+    """The emulated device stands for a GPU: every method that would wait is counted."""
+    trainer, kind, reads, found = begin(tmp_path / "run", steps=6), gl.use("emulated").ndarray, [], []
+    for name in WAITS:
+        if hasattr(kind, name):
+            monkeypatch.setattr(kind, name, counted(getattr(kind, name), name, reads))
+    advance, step = trainer._advance, loop.train_step
+
+    def one():
+        reads.clear()
+        advance()
+        found.append(list(reads))
+
+    def alone(*args):
+        before = len(reads)
+        outcome = step(*args)
+        assert len(reads) == before
+        return outcome
+
+    monkeypatch.setattr(trainer, "_advance", one)
+    monkeypatch.setattr(loop, "train_step", alone)
+    trainer.run()
+    assert found[:5] == [[], ["get"], ["get"], ["get"], ["get"]]  # the last step is measured, and saved
+    assert [r["step"] for r in lines(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
+
+
+def counted(method, name, reads):
+    def call(*args, **kwargs):
+        reads.append(name)
+        return method(*args, **kwargs)
+
+    return call
+
+
+def test_what_is_read_late_is_the_same(tmp_path, monkeypatch):
+    options = {"steps": 5, "dropout": 0.0}
+    begin(tmp_path / "late", **options).run()
+    monkeypatch.setattr(loop.Trainer, "_anything_due", lambda self: True)
+    begin(tmp_path / "at_once", **options).run()
+    assert_same_run(tmp_path / "late", tmp_path / "at_once")
+
+
+def test_a_run_stopped_with_a_step_unread_goes_on_as_never_stopped(tmp_path, monkeypatch):
+    begin(tmp_path / "straight", steps=5).run()
+    trainer = begin(tmp_path / "stopped", steps=5)
+    advance = trainer._advance
+
+    def stop_after_3():
+        advance()
+        if trainer.step == 3:
+            trainer.progress.failed = BrokenPipeError()
+
+    monkeypatch.setattr(trainer, "_advance", stop_after_3)
+    with pytest.raises(BrokenPipeError):
+        trainer.run()
+    assert last_checkpoint(tmp_path / "stopped").name == "checkpoint-00000003.safetensors"
+    resume(tmp_path / "stopped").run()
+    assert_same_run(tmp_path / "straight", tmp_path / "stopped")
+
+
+@pytest.mark.parametrize("save_every", [0, 1])
+@pytest.mark.parametrize("what", ["target", "id"])
+def test_a_bad_target_or_id_is_a_sentence_before_anything_is_saved(what, save_every, tmp_path, monkeypatch):
+    """H02 on the way of a run: the loss of a bad target is NaN, and that must not be all that is said."""
+    trainer = begin(tmp_path / "run", steps=3, save_every=save_every, eval_every=3)
+    parts = trainer.task.parts
+
+    def bad(k):
+        for first, (ids,), targets in parts(k):
+            if k == 1:
+                (ids if what == "id" else targets)[0, 0] = 999
+            yield Part(first, (ids,), targets)
+
+    monkeypatch.setattr(trainer.task, "parts", bad)
+    with pytest.raises(ValueError, match=rf"{what} .*999.* outside 0\.\.255"):
+        trainer.run()
+    steps = [r["step"] for r in lines(tmp_path / "run" / "metrics.jsonl")]
+    assert steps == [1]
+    assert last_checkpoint(tmp_path / "run").name == f"checkpoint-{save_every:08d}.safetensors"
