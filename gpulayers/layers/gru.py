@@ -15,7 +15,7 @@ class GRUCell(Cell):
         n = tanh(x W_in + b_in + r (h W_hn + b_hn))
         h' = (1 - z) n + z h
 
-        h, saved = cell.forward(x, h)              # x (B, input_size), h (B, H), or None for 0
+        h, saved = cell.forward(x, h)              # x (B, input_size), h (B, H); None: 0, and dh is None
         dx, dh   = cell.backward(dh, saved)
 
     weight_ih: (input_size, 3 H). weight_hh: (H, 3 H). bias_ih, bias_hh: (3 H,).

@@ -14,7 +14,7 @@ class LSTMCell(Cell):
         i, f, o = s(a_i), s(a_f), s(a_o)     g = tanh(a_g)
         c' = f c + i g                       h' = o tanh(c')
 
-        (h, c), saved = cell.forward(x, (h, c))    # x (B, input_size), h and c (B, H); None for 0
+        (h, c), saved = cell.forward(x, (h, c))    # x (B, input_size), h and c (B, H); None: 0, and no gradient
         dx, (dh, dc)  = cell.backward((dh, dc), saved)
 
     weight_ih: (input_size, 4 H). weight_hh: (H, 4 H). bias_ih, bias_hh: (4 H,), in the order i, f, g, o.

@@ -40,13 +40,17 @@ def steps(T: int, reverse: bool) -> list[Step]:
 
 
 class Unrolled(NamedTuple):
-    """What a cell keeps of all steps. states: buffers (T + 1, B, H). kept: its gates, in which backward works."""
+    """What a cell keeps of all steps. states: buffers (T + 1, B, H). kept: its gates, in which backward works.
+
+    has_state: whether a first state was given, and so has a gradient.
+    """
 
     x: Array
     states: States
     kept: tuple[Array, ...]
     lengths: Array
     reverse: bool
+    has_state: bool
 
 
 class Cell(Layer, ABC):
@@ -96,7 +100,7 @@ class Cell(Layer, ABC):
     def backward(self, dstate: Any, saved: Unrolled) -> tuple[Array, Any]:
         dstates = self._states(dstate, saved.states[0].shape[1:], "a gradient")
         dx, dstates = self.unroll_backward(None, dstates, saved)
-        return dx[0], self._public(dstates)
+        return dx[0], self._public(dstates) if saved.has_state else None
 
     def _states(self, state: Any, shape: tuple[int, ...], what: str) -> States:
         return as_states(state, shape, self.pair, self.weight_ih, type(self).__name__, what)
@@ -122,12 +126,13 @@ class Cell(Layer, ABC):
         gi = gi.reshape(T, B, self.gates * self.hidden_size)
         kept = self._forward_steps(gi, buffers, steps(T, reverse), lengths)
         outputs = buffers[0][:T] if reverse else buffers[0][1:]
-        return outputs, tuple(buffer[last] for buffer in buffers), Unrolled(x, buffers, kept, lengths, reverse)
+        has_state = any(state is not None for state in states)
+        after = tuple(buffer[last] for buffer in buffers)
+        return outputs, after, Unrolled(x, buffers, kept, lengths, reverse, has_state)
 
     def unroll_backward(self, dy: Array, dstates: States, saved: Unrolled) -> tuple[Array, States]:
         """dy: (T, B, H) or None; dstates: of the last states. Returns dx and the gradients of the first states."""
-        x, states, _, _, reverse = saved
-        T = len(x)
+        x, states, reverse, T = saved.x, saved.states, saved.reverse, len(saved.x)
         dgi, dgh, dstates = self._backward_steps(dy, dstates, saved, steps(T, reverse)[::-1])
         before = states[0][1:] if reverse else states[0][:T]
         dgi, dgh = as_rows(dgi), as_rows(dgh)

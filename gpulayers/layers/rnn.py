@@ -12,7 +12,7 @@ from gpulayers.ops.rnn_cell import check_nonlinearity, rnn_cell, rnn_cell_backwa
 class RNNCell(Cell):
     """h' = f(x weight_ih + bias_ih + h weight_hh + bias_hh), f = tanh or relu.
 
-        h, saved = cell.forward(x, h)              # x (B, input_size), h (B, H), or None for 0
+        h, saved = cell.forward(x, h)              # x (B, input_size), h (B, H); None: 0, and dh is None
         dx, dh   = cell.backward(dh, saved)
 
     weight_ih: (input_size, H). weight_hh: (H, H). bias_ih, bias_hh: (H,). saved: x, h and h'.

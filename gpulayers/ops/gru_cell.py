@@ -24,14 +24,14 @@ from gpulayers.ops.op import Op
 from gpulayers.ops.rnn_cell import (
     Out,
     active_rows,
-    add_gradients,
     check_shapes,
     idle_rows,
     into,
     launch_cell,
     logistic_inplace,
     plain,
-    total_gradient,
+    state_gradient,
+    state_gradient_cpu,
 )
 from gpulayers.ops.sigmoid import logistic
 
@@ -106,8 +106,8 @@ def _backward_reference(
     """
     xp, dtype, H = array_module(dy, direct, product, gates), wide(gates.dtype), h.shape[1]
     r, z, n = (gates[:, k * H : (k + 1) * H].astype(dtype) for k in range(3))
-    active, past = active_rows(lengths, t), total_gradient(h, direct, product)
-    dh = past + total_gradient(h, dy)
+    active = active_rows(lengths, t)
+    dh, past = state_gradient(active, dy, direct, product, h)
     dn = dh * (1 - z) * (1 - n * n)
     dz = dh * (h.astype(dtype) - n) * z * (1 - z)
     dr = dn * hn.astype(dtype) * r * (1 - r)
@@ -122,12 +122,8 @@ def _backward_cpu(
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     H = h.shape[1]
     dgi, dgh, dh = out or _gradients(h)
-    if (idle := idle_rows(lengths, t)) is not None:
-        add_gradients(dh, direct, product)
-        kept = dh[idle]
-        add_gradients(dh, dh, dy)
-    else:
-        add_gradients(dh, dy, direct, product)
+    idle = idle_rows(lengths, t)
+    past = state_gradient_cpu(dh, dy, direct, product, idle)
     r, z, n = gates[:, :H], gates[:, H : 2 * H], gates[:, 2 * H :]
     dr, dz, dn = dgi[:, :H], dgi[:, H : 2 * H], dgi[:, 2 * H :]  # perhaps the same memory as r, z, n: order matters
     share, work = np.subtract(1, z), np.subtract(h, n)
@@ -145,7 +141,7 @@ def _backward_cpu(
     dr *= dhn
     dgh[:, : 2 * H] = dgi[:, : 2 * H]
     if idle is not None:
-        dgi[idle], dgh[idle], dh[idle] = 0, 0, kept
+        dgi[idle], dgh[idle], dh[idle] = 0, 0, past
     return dgi, dgh, dh
 
 

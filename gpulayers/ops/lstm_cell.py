@@ -22,14 +22,14 @@ from gpulayers.ops.op import Op
 from gpulayers.ops.rnn_cell import (
     Out,
     active_rows,
-    add_gradients,
     check_shapes,
     idle_rows,
     into,
     launch_cell,
     logistic_inplace,
     plain,
-    total_gradient,
+    state_gradient,
+    state_gradient_cpu,
 )
 from gpulayers.ops.sigmoid import logistic
 
@@ -103,8 +103,9 @@ def _backward_reference(
     """
     xp, dtype, H = array_module(dy, direct, product, gates), wide(gates.dtype), c.shape[1]
     i, f, g, o = (gates[:, k * H : (k + 1) * H].astype(dtype) for k in range(4))
-    active, past, past_c = active_rows(lengths, t), total_gradient(c, direct, product), total_gradient(c, dc)
-    dh, tanh_c = past + total_gradient(c, dy), xp.tanh(c_new.astype(dtype))
+    active, tanh_c = active_rows(lengths, t), xp.tanh(c_new.astype(dtype))
+    dh, past = state_gradient(active, dy, direct, product, c)
+    past_c = xp.zeros_like(dh) if dc is None else dc.astype(dtype)
     dc_new = past_c + dh * o * (1 - tanh_c * tanh_c)
     da_i = dc_new * g * i * (1 - i)
     da_f = dc_new * c.astype(dtype) * f * (1 - f)
@@ -123,12 +124,8 @@ def _backward_cpu(
     da, dc_out, passed = out or _gradients(c, lengths)
     dh = np.empty_like(c)
     idle = idle_rows(lengths, t)
-    if idle is not None:
-        add_gradients(dh, direct, product)
-        kept, kept_c = dh[idle], 0 if dc is None else dc[idle]
-        add_gradients(dh, dh, dy)
-    else:
-        add_gradients(dh, dy, direct, product)
+    past = state_gradient_cpu(dh, dy, direct, product, idle)
+    past_c = 0 if dc is None or idle is None else dc[idle]
     i, f, g, o = (gates[:, k * H : (k + 1) * H] for k in range(4))
     da_i, da_f, da_g, da_o = (da[:, k * H : (k + 1) * H] for k in range(4))  # perhaps the memory of i, f, g, o
     tanh_c = np.tanh(c_new)
@@ -157,7 +154,7 @@ def _backward_cpu(
     if passed is not None:
         passed.fill(0)
         if idle is not None:
-            da[idle], passed[idle], dc_out[idle] = 0, kept, kept_c
+            da[idle], passed[idle], dc_out[idle] = 0, past, past_c
     return da, dc_out, passed
 
 

@@ -51,25 +51,33 @@ def idle_rows(lengths: Array, t: int) -> Array:
     return idle if idle.size else None
 
 
-def total_gradient(like: Array, *parts: Array) -> Array:
-    """The sum of the parts that are there, in float32 or wider; zeros like `like` if none is."""
-    dtype = wide(like.dtype)
-    total = array_module(like).zeros(like.shape, dtype)
-    for part in parts:
+def state_gradient(active: Array, dy: Array, direct: Array, product: Array, like: Array) -> tuple[Array, Array]:
+    """The gradient of h', 0 in idle rows, and what passes by in them (direct + product), in float32 or wider."""
+    xp, dtype = array_module(like), wide(like.dtype)
+    past = xp.zeros(like.shape, dtype)
+    for part in (direct, product):
         if part is not None:
-            total = total + part.astype(dtype)
-    return total
+            past = past + part.astype(dtype)
+    return xp.where(active, past if dy is None else past + dy.astype(dtype), 0), past
 
 
-def add_gradients(out: Array, *parts: Array) -> None:
-    """For the CPU: out = the sum of the parts that are there."""
-    there = [part for part in parts if part is not None]
+def state_gradient_cpu(out: np.ndarray, dy: Array, direct: Array, product: Array, idle: Array) -> Array:
+    """out = the gradient of h', 0 in idle rows; returns what passes by in those rows, None if there are none."""
+    past = None
+    there = [part for part in (direct, product) if part is not None]
+    if idle is not None:
+        past = sum(part[idle] for part in there) if there else 0
+    if dy is not None:
+        there.append(dy)
     if len(there) < 2:
         out[...] = there[0] if there else 0
-        return
-    np.add(there[0], there[1], out=out)
-    for part in there[2:]:
-        out += part
+    else:
+        np.add(there[0], there[1], out=out)
+        for part in there[2:]:
+            out += part
+    if idle is not None:
+        out[idle] = 0
+    return past
 
 
 LOWEST = np.float32(-87)  # see sigmoid.py
@@ -178,9 +186,9 @@ def _backward_reference(
     check_nonlinearity(nonlinearity)
     xp, dtype = array_module(dy, direct, product, y), wide(y.dtype)
     y_wide, active = y.astype(dtype), active_rows(lengths, t)
-    past = total_gradient(y, direct, product)
+    dh, past = state_gradient(active, dy, direct, product, y)
     slope = 1 - y_wide * y_wide if nonlinearity == "tanh" else (y_wide > 0).astype(dtype)
-    da = xp.where(active, (past + total_gradient(y, dy)) * slope, 0).astype(y.dtype)
+    da = xp.where(active, dh * slope, 0).astype(y.dtype)
     return into(out, da, None if lengths is None else xp.where(active, 0, past).astype(y.dtype))
 
 
@@ -196,12 +204,8 @@ def _backward_cpu(
 ) -> tuple[Array, Array]:
     check_nonlinearity(nonlinearity)
     da, passed = out or _gradients(y, lengths)
-    if (idle := idle_rows(lengths, t)) is not None:
-        add_gradients(da, direct, product)
-        kept = da[idle]
-        add_gradients(da, da, dy)
-    else:
-        add_gradients(da, dy, direct, product)
+    idle = idle_rows(lengths, t)
+    past = state_gradient_cpu(da, dy, direct, product, idle)
     if nonlinearity == "tanh":
         slope = np.multiply(y, y)
         np.subtract(1, slope, out=slope)
@@ -211,7 +215,7 @@ def _backward_cpu(
     if passed is not None:
         passed.fill(0)
         if idle is not None:
-            da[idle], passed[idle] = 0, kept
+            da[idle], passed[idle] = 0, past
     return da, passed
 
 
