@@ -204,6 +204,29 @@ def work_of(function: str, args: tuple[Any, ...]) -> Work:
     return WORK[function](*args) if function in WORK else Work(bytes_of(*args))
 
 
+# ---------------------------------------------------------------------------------------------------- kept tables
+
+
+def place_of(like: Array) -> tuple[Any, int]:
+    """(module, number of the device) of an array: what a table that is kept for others of its place is found by."""
+    xp = array_module(like)
+    return xp, 0 if xp is np else like.device.id
+
+
+def keep_on(xp: Any, device: int, *arrays: np.ndarray) -> tuple[Array, ...]:
+    """Host arrays on a device of `xp`, to be kept and used from any stream.
+
+    It waits, once, until they are there: the copies belong to the current stream, and nothing would order another
+    stream's first use after them. So the first pass of a model cannot be one that is captured as a graph.
+    """
+    if xp is np:
+        return arrays
+    with xp.cuda.Device(device):
+        there = tuple(xp.asarray(array) for array in arrays)
+        xp.cuda.get_current_stream().synchronize()
+    return there
+
+
 # ---------------------------------------------------------------------------------------------------- errors
 #
 # A kernel cannot raise, and asking whether it would have to stops the GPU. So it leaves a note in a few numbers of
@@ -224,13 +247,12 @@ def error_flag(like: Array) -> Array:
     The first kernel to report wins (`report_error` in common.cuh); a kernel that must not act on a spoilt pass looks at
     element 0.
     """
-    return _error_flag(array_module(like), like.device.id)
+    return _error_flag(*place_of(like))
 
 
 @functools.cache
 def _error_flag(xp: Any, device: int) -> Array:
-    with xp.cuda.Device(device):
-        return xp.zeros(ERROR_FIELDS, np.int64)
+    return keep_on(xp, device, np.zeros(ERROR_FIELDS, np.int64))[0]
 
 
 def check_errors(like: Array) -> None:

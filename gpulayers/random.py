@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulayers.backend import Array, array_module
+from gpulayers.backend import Array, array_module, is_array
 from gpulayers.step import Key
 
 WORDS_PER_BLOCK = 8
@@ -21,10 +21,15 @@ CALL_BITS = 24
 
 def philox(key: Key, block: int) -> np.random.Philox:
     """NumPy's generator whose next block is block number `block` of the stream `key`."""
+    _check_call(key)
+    step = int(key.step[0]) if is_array(key.step) else key.step
+    words = np.array([key.seed, step << CALL_BITS | key.call], np.uint64)
+    return np.random.Philox(key=words, counter=np.array([block, 0, 0, 0], np.uint64))
+
+
+def _check_call(key: Key) -> None:
     if key.call >= 1 << CALL_BITS:
         raise ValueError(f"random: more than 2^{CALL_BITS} draws in one pass")
-    words = np.array([key.seed, key.step << CALL_BITS | key.call], np.uint64)
-    return np.random.Philox(key=words, counter=np.array([block, 0, 0, 0], np.uint64))
 
 
 def random_bits(key: Key, row_size: int, rows: int) -> np.ndarray:
@@ -49,7 +54,7 @@ def draw_arguments(key: Key, row_size: int, p: float, like: Array) -> tuple[Any,
 
     row_size: elements of one sample. like: an array on the kernel's device.
     """
-    philox(key, 0)  # refuses what the CPU refuses
+    _check_call(key)
     threshold = min(keep_threshold(p), (1 << 32) - 1)
     return (
         np.uint64(key.seed), device_step(key.step, like), np.uint32(key.call), np.int64(key.first_sample * row_size),
@@ -57,13 +62,15 @@ def draw_arguments(key: Key, row_size: int, p: float, like: Array) -> tuple[Any,
     )  # fmt: skip
 
 
-def device_step(step: int, like: Array) -> Array:
+def device_step(step: int | Array, like: Array) -> Array:
     """`step` in one number of device memory, where kernels read it, so that it is no constant of a captured graph.
 
-    Made once for each step, not for each draw. Streams do not share it: nothing would order one's use after the
-    other's writing.
+    What is in device memory already is itself. A number is put there once for each step, not for each draw. Streams
+    do not share it: nothing would order one's use after the other's writing.
     """
-    xp = array_module(like)
+    xp = array_module(like, step if is_array(step) else None)
+    if is_array(step):
+        return step
     return _device_step(xp, like.device.id, xp.cuda.get_current_stream().ptr, step)
 
 

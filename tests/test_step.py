@@ -1,6 +1,12 @@
 import numpy as np
 import pytest
+from devices import on_devices, refuse_waiting
 
+import gpulayers as gl
+from gpulayers.layers.attention import MultiHeadAttention
+from gpulayers.layers.dropout import Dropout
+from gpulayers.layers.sequential import Sequential
+from gpulayers.ops.dropout import dropout
 from gpulayers.step import Key, Train
 
 
@@ -22,6 +28,42 @@ def test_ranges(options):
     (name,) = options
     with pytest.raises(ValueError, match=rf"Train: {name} must be in 0\.\.2\^"):
         Train(**options)
+
+
+@on_devices
+def test_a_step_in_device_memory_draws_the_bits_of_that_step(device, rng, monkeypatch):
+    """A captured graph sees one `Train` in all its replays: new bits come from the number that the kernels read."""
+    x = gl.to_device(rng.normal(size=(2, 3, 8)).astype(np.float32), device)
+    layer = Sequential(Dropout(0.5), MultiHeadAttention(8, 2, dropout=0.5, rng=0), Dropout(0.5)).to(device)
+    step = gl.to_device(np.array([5], np.uint64), device)
+    train = Train(seed=3, step=step, first_sample=1)
+    found = []
+    with monkeypatch.context() as patch:
+        layer.forward(x, train=train.snapshot())  # compiles
+        if device == "emulated":
+            refuse_waiting(patch)
+        for _ in range(2):
+            y, saved = layer.forward(x, train=train.snapshot())
+            found.append((y, layer.backward(y, saved)))
+            step += np.uint64(1)
+    for k, (y, dx) in enumerate(found):
+        wanted, saved = layer.forward(x, train=Train(seed=3, step=5 + k, first_sample=1))
+        assert np.array_equal(y.get(), wanted.get())
+        assert np.array_equal(dx.get(), layer.backward(wanted, saved).get())
+    assert not np.array_equal(found[0][0].get(), found[1][0].get())
+    assert np.array_equal(
+        dropout.reference(x[0], Key(0, step, 0, 0), 0.5).get(), dropout(x[0], Key(0, 7, 0, 0), 0.5).get()
+    )
+
+
+def test_a_step_in_device_memory_has_one_type():
+    for wrong in (np.array([1]), np.array(1, np.uint64), np.ones(2, np.uint64)):
+        with pytest.raises(TypeError, match=r"Train: a step on a device must be uint64 of shape \(1,\), got "):
+            Train(step=gl.to_device(wrong, "emulated"))
+    step = gl.to_device(np.array([1], np.uint64), "emulated")
+    assert repr(Train(step=step)) == "Train(seed=0, step=<on the device>, first_sample=0, position=0)"
+    with pytest.raises(TypeError, match="meet in one call"):
+        dropout.cuda(gl.to_device(np.ones((1, 8), np.float32), "emulated"), Key(0, np.array([1], np.uint64), 0, 0), 0.5)
 
 
 def test_integers_only():

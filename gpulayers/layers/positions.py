@@ -1,12 +1,14 @@
 """Positions that are added to the input: learned rows, or fixed sines and cosines."""
 
 import functools
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from gpulayers import initialize
-from gpulayers.backend import Array, device_of, to_device
+from gpulayers.backend import Array
+from gpulayers.cuda import keep_on, place_of
 from gpulayers.initialize import Init, Rng
 from gpulayers.layers.layer import Layer, floating_input, floating_like
 from gpulayers.ops.add import add
@@ -75,7 +77,7 @@ class SinusoidalPositions(Layer):
 
     def forward(self, x: Array, train: Train | None = None, *, start: int = 0) -> tuple[Array, None]:
         _check(x, self.dim, "SinusoidalPositions")
-        table = _sinusoids(table_rows(start, x.shape[1]), self.dim, self.base, x.dtype, device_of(x))
+        table = _sinusoids(table_rows(start, x.shape[1]), self.dim, self.base, x.dtype, *place_of(x))
         return add(x, table[start : start + x.shape[1]]), None
 
     def backward(self, dy: Array, saved: None) -> Array:
@@ -83,7 +85,7 @@ class SinusoidalPositions(Layer):
 
 
 @functools.lru_cache(maxsize=16)
-def _sinusoids(rows: int, dim: int, base: float, dtype: DTypeLike, device: str) -> Array:
+def _sinusoids(rows: int, dim: int, base: float, dtype: DTypeLike, xp: Any, device: int) -> Array:
     angle = angles(rows, dim, base)
     table = np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(rows, -1)[:, :dim]
-    return to_device(table.astype(dtype), device)
+    return keep_on(xp, device, table.astype(dtype))[0]

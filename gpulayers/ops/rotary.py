@@ -10,12 +10,13 @@ Source: Su et al., RoFormer: enhanced transformer with rotary position embedding
 """
 
 import functools
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from gpulayers.backend import Array, array_module, device_of, empty, to_device, wide
-from gpulayers.cuda import contiguous, launch
+from gpulayers.backend import Array, array_module, empty, wide
+from gpulayers.cuda import contiguous, keep_on, launch, place_of
 from gpulayers.ops.op import Op
 
 
@@ -78,15 +79,14 @@ def rotary_tables(length: int, dim: int, base: float, like: Array, start: int = 
     Each (length, dim / 2), of the dtype (float32 or wider) and on the device of `like`. Raises ValueError for a start
     below 0.
     """
-    cos, sin = _tables(table_rows(start, length), dim, base, wide(like.dtype), device_of(like))
+    cos, sin = _tables(table_rows(start, length), dim, base, wide(like.dtype), *place_of(like))
     return cos[start : start + length], sin[start : start + length]
 
 
 @functools.lru_cache(maxsize=16)
-def _tables(rows: int, dim: int, base: float, dtype: DTypeLike, device: str) -> tuple[Array, Array]:
+def _tables(rows: int, dim: int, base: float, dtype: DTypeLike, xp: Any, device: int) -> tuple[Array, ...]:
     angle = angles(rows, dim, base)
-    cos, sin = np.cos(angle).astype(dtype), np.sin(angle).astype(dtype)
-    return to_device(cos, device), to_device(sin, device)
+    return keep_on(xp, device, np.cos(angle).astype(dtype), np.sin(angle).astype(dtype))
 
 
 def angles(rows: int, dim: int, base: float) -> np.ndarray:
