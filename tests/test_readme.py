@@ -1,4 +1,4 @@
-"""The programs in the README and on the page about the contract run as they are printed, for two steps."""
+"""The programs in the README and on the pages of docs run as they are printed, for two steps."""
 
 import re
 import subprocess
@@ -12,6 +12,7 @@ PROGRAMS = {
     "a step by hand": ("README.md", "model.backward", r"^0 5\.\d+"),
     "a kernel of your own": ("README.md", "RawKernel", r"^\[1\. 3\. 5\.\]"),
     "a layer of your own": ("docs/contract.md", "class Square", "^$"),
+    "decoding with a transformer": ("docs/transformer.md", "beam_search", r"^2 2\n\(2, 4, 3, 4\)$"),
 }
 
 
