@@ -6,14 +6,38 @@ The files are in the repository; run it again only when a case is added or chang
 """
 
 import torch
-from vectors import attention, batchnorm, gpt, layers, losses, optimizers, recurrent, seq2seq, transformer, vit
+from vectors import (
+    attention,
+    batchnorm,
+    feedforward,
+    gpt,
+    layers,
+    losses,
+    optimizers,
+    recurrent,
+    seq2seq,
+    transformer,
+    vit,
+)
 from vectors.recorder import FOLDER
 
 
 def main() -> None:
     torch.set_num_threads(1)  # sums in a fixed order
     torch.use_deterministic_algorithms(True)
-    for part in (layers, batchnorm, attention, losses, optimizers, gpt, transformer, recurrent, seq2seq, vit):
+    for part in (
+        layers,
+        batchnorm,
+        feedforward,
+        attention,
+        losses,
+        optimizers,
+        gpt,
+        transformer,
+        recurrent,
+        seq2seq,
+        vit,
+    ):
         part.write()
     for path in sorted(FOLDER.glob("*.npz")):
         print(f"{path.name:16} {path.stat().st_size / 1024:6.1f} KB")
