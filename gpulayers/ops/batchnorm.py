@@ -22,7 +22,7 @@ import numpy as np
 from gpulayers.backend import Array, array_module, empty, wide, zeros
 from gpulayers.cuda import WORK, Work, bytes_of, contiguous, launch
 from gpulayers.ops.elementwise import tiled, work_array
-from gpulayers.ops.op import Op, row_blocks
+from gpulayers.ops.op import Op, check_like, check_shape, row_blocks
 from gpulayers.ops.sum_rows import sum_partials
 
 # ------------------------------------------------------------------------------------------------- statistics
@@ -128,7 +128,7 @@ def _factor(var: Array, weight: Array, eps: float, x: Array) -> Array:
 
 
 def _forward_cuda(x: Array, mean: Array, var: Array, weight: Array, bias: Array, eps: float) -> Array:
-    _check_columns("batchnorm", x, mean=mean, var=var, weight=weight, bias=bias)
+    check_shape("batchnorm", x.shape[1:], mean=mean, var=var, weight=weight, bias=bias)
     (rows, cols), x = x.shape, contiguous(x)
     y = empty(x.shape, x.dtype, like=x)
     if x.size:
@@ -139,13 +139,6 @@ def _forward_cuda(x: Array, mean: Array, var: Array, weight: Array, bias: Array,
 
 WORK["batchnorm"] = lambda y, *rest: Work(bytes_of(y, *rest), 3 * y.size)
 batchnorm = Op("batchnorm", reference=_forward_reference, cpu=_forward_cpu, cuda=_forward_cuda)
-
-
-def _check_columns(op: str, x: Array, **vectors: Array) -> None:
-    """Refuse vectors that are not as long as x has columns: a kernel would read beside them."""
-    for name, vector in vectors.items():
-        if vector is not None and vector.shape != (x.shape[1],):
-            raise ValueError(f"{op}: {name} must have shape {(x.shape[1],)} for an input {x.shape}, got {vector.shape}")
 
 
 # ------------------------------------------------------------------------------------------------- backward
@@ -197,9 +190,8 @@ def _backward_cpu(
 def _backward_cuda(
     dy: Array, x: Array, mean: Array, var: Array, weight: Array, eps: float, fixed: bool = False
 ) -> tuple[Array, Array, Array]:
-    _check_columns("batchnorm_backward", x, mean=mean, var=var, weight=weight)
-    if (dy.shape, dy.dtype) != (x.shape, x.dtype):
-        raise ValueError(f"batchnorm_backward: dy must be {x.dtype} {x.shape} as x is, got {dy.dtype} {dy.shape}")
+    check_like("batchnorm_backward", x, dy=dy)
+    check_shape("batchnorm_backward", x.shape[1:], mean=mean, var=var, weight=weight)
     (rows, cols), dy, x = x.shape, contiguous(dy), contiguous(x)
     dx = empty(x.shape, x.dtype, like=x)
     if rows == 0:
@@ -272,7 +264,8 @@ def _update_cuda(
     momentum: float | None,
     control: Array = None,
 ) -> None:
-    _check_columns("batchnorm_update", mean[None], running_mean=running_mean, running_var=running_var, var=var)
+    check_shape("batchnorm_update", mean.shape, running_mean=running_mean, running_var=running_var, var=var)
+    check_shape("batchnorm_update", (1,), batches=batches)
     cols, share = mean.size, math.nan if momentum is None else momentum
     numbers = (np.float32(rows / (rows - 1)), np.float32(share), np.bool_(momentum is None), np.int32(cols))
     arrays = (running_mean, running_var, batches, mean, var, control)

@@ -16,7 +16,7 @@ import numpy as np
 from gpulayers.backend import Array, array_module, empty, wide, zeros
 from gpulayers.cuda import WORK, Work, bytes_of, contiguous, launch, row_threads, shared_memory
 from gpulayers.ops.elementwise import tiled, work_array
-from gpulayers.ops.op import Op, row_blocks
+from gpulayers.ops.op import Op, check_like, check_shape, row_blocks
 from gpulayers.ops.sum_rows import sum_partials
 
 
@@ -83,6 +83,7 @@ def norm_block(x: Array) -> tuple[int, int]:
 
 def _forward_cuda(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array, Array]:
     rows, cols = x.shape
+    check_shape("layernorm", (cols,), weight=weight, bias=bias)
     x, block = contiguous(x), norm_block(x)
     y = empty(x.shape, x.dtype, like=x)
     mean, rstd = (empty(rows, np.float32, like=x) for _ in range(2))
@@ -102,9 +103,9 @@ def _add_reference(x: Array, f: Array, weight: Array, bias: Array, eps: float) -
 
 
 def _add_cuda(x: Array, f: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array, Array, Array]:
-    if (f.shape, f.dtype) != (x.shape, x.dtype):
-        raise ValueError(f"add_layernorm: f must be {x.dtype} {x.shape} as x is, got {f.dtype} {f.shape}")
     rows, cols = x.shape
+    check_like("add_layernorm", x, f=f)
+    check_shape("add_layernorm", (cols,), weight=weight, bias=bias)
     x, f, block = contiguous(x), contiguous(f), norm_block(x)
     total, y = (empty(x.shape, x.dtype, like=x) for _ in range(2))
     mean, rstd = (empty(rows, np.float32, like=x) for _ in range(2))
@@ -194,6 +195,9 @@ def norm_backward_launch(
 def _backward_cuda(
     dy: Array, x: Array, mean: Array, rstd: Array, weight: Array, residual: Array = None
 ) -> tuple[Array, Array, Array]:
+    check_like("layernorm_backward", x, dy=dy, residual=residual)
+    check_shape("layernorm_backward", x.shape[1:], weight=weight)
+    check_shape("layernorm_backward", x.shape[:1], mean=mean, rstd=rstd)
     dy, x = contiguous(dy), contiguous(x)
     more = None if residual is None else contiguous(residual)
     made = norm_backward_launch("layernorm", 2, x, (dy, more, x, mean, rstd, weight))

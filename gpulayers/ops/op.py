@@ -67,3 +67,17 @@ def as_rows(x: Any) -> Any:
     for size in x.shape[:-1]:
         rows *= size
     return x.reshape(rows, cols)
+
+
+def check_shape(op: str, shape: tuple[int, ...], **arrays: Any) -> None:
+    """Refuse arrays of another shape, where a kernel would read beside them. None among them is passed over."""
+    for name, array in arrays.items():
+        if array is not None and array.shape != shape:
+            raise ValueError(f"{op}: {name} must have shape {shape} here, got {array.shape}")
+
+
+def check_like(op: str, x: Any, **arrays: Any) -> None:
+    """The same for arrays that must have the shape and dtype of x."""
+    for name, array in arrays.items():
+        if array is not None and (array.shape, array.dtype) != (x.shape, x.dtype):
+            raise ValueError(f"{op}: {name} must be {x.dtype} {x.shape} as x is, got {array.dtype} {array.shape}")

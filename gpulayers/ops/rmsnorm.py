@@ -16,7 +16,7 @@ from gpulayers.backend import Array, array_module, empty, wide
 from gpulayers.cuda import contiguous, launch
 from gpulayers.ops.elementwise import tiled, work_array
 from gpulayers.ops.layernorm import norm_backward_launch, norm_block
-from gpulayers.ops.op import Op, row_blocks
+from gpulayers.ops.op import Op, check_like, check_shape, row_blocks
 
 
 def _forward_reference(x: Array, weight: Array, eps: float) -> tuple[Array, Array]:
@@ -49,6 +49,7 @@ def _forward_cpu(x: Array, weight: Array, eps: float) -> tuple[Array, Array]:
 
 def _forward_cuda(x: Array, weight: Array, eps: float) -> tuple[Array, Array]:
     rows, cols = x.shape
+    check_shape("rmsnorm", (cols,), weight=weight)
     x, block = contiguous(x), norm_block(x)
     y, rstd = empty(x.shape, x.dtype, like=x), empty(rows, np.float32, like=x)
     args = (y, rstd, x, weight, np.float32(eps), np.int64(rows), np.int32(cols))
@@ -90,6 +91,9 @@ def _backward_cpu(dy: Array, x: Array, rstd: Array, weight: Array) -> tuple[Arra
 
 
 def _backward_cuda(dy: Array, x: Array, rstd: Array, weight: Array) -> tuple[Array, Array]:
+    check_like("rmsnorm_backward", x, dy=dy)
+    check_shape("rmsnorm_backward", x.shape[1:], weight=weight)
+    check_shape("rmsnorm_backward", x.shape[:1], rstd=rstd)
     dy, x = contiguous(dy), contiguous(x)
     made = norm_backward_launch("rmsnorm", 1, x, (dy, x, rstd, weight))
     if made is None:

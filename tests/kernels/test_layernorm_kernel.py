@@ -4,6 +4,7 @@ from devices import Exact, check_kernel, in_storage, on_devices
 
 import gpulayers as gl
 from gpulayers.ops.layernorm import add_layernorm, layernorm, layernorm_backward
+from gpulayers.ops.rmsnorm import rmsnorm, rmsnorm_backward
 
 COLS = [1, 2, 5, 8, 31, 33, 128, 129, 1023, 1025]
 
@@ -95,3 +96,31 @@ def test_views_nothing_and_refusals(device, rng):
     there = gl.to_device(x, device)
     with pytest.raises(ValueError, match=r"add_layernorm: f must be float32 \(7, 12\) as x is, got float32 \(12,\)"):
         add_layernorm(there, there[0], None, None, 1e-5)
+
+
+@on_devices
+def test_arrays_of_another_size_are_refused(device, rng):
+    """A kernel would read beside them."""
+    x = gl.to_device(rng.normal(size=(4, 6)).astype(np.float32), device)
+    rows, cols, five = x[:, 0].copy(), x[0].copy(), x[0, :5].copy()
+    half = x.astype(np.float16)
+    for call, sentence in (
+        (lambda: layernorm(x, five, None, 1e-5), r"layernorm: weight must have shape \(6,\) here, got \(5,\)"),
+        (lambda: layernorm(x, cols, five, 1e-5), r"layernorm: bias must have shape \(6,\) here, got \(5,\)"),
+        (lambda: add_layernorm(x, x, five, None, 1e-5), r"add_layernorm: weight must have shape \(6,\) here"),
+        (
+            lambda: layernorm_backward(x[:3], x, rows, rows, None),
+            r"dy must be float32 \(4, 6\) as x is, got .*\(3, 6\)",
+        ),
+        (lambda: layernorm_backward(half, x, rows, rows, None), r"dy must be float32 \(4, 6\) as x is, got float16"),
+        (lambda: layernorm_backward(x, x, rows, rows, None, x[:3]), r"residual must be float32 \(4, 6\) as x is"),
+        (lambda: layernorm_backward(x, x, rows, five, None), r"rstd must have shape \(4,\) here, got \(5,\)"),
+        (lambda: layernorm_backward(x, x, rows, rows, five), r"weight must have shape \(6,\) here, got \(5,\)"),
+        (lambda: rmsnorm(x, five, 1e-5), r"rmsnorm: weight must have shape \(6,\) here, got \(5,\)"),
+        (lambda: rmsnorm_backward(x, x, five, None), r"rmsnorm_backward: rstd must have shape \(4,\) here"),
+        (lambda: rmsnorm_backward(x[:3], x, rows, None), r"rmsnorm_backward: dy must be float32 \(4, 6\) as x is"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            call()
+    with pytest.raises(TypeError, match="weight"):
+        layernorm(x, cols.astype(np.float16), None, 1e-5)
