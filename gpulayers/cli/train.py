@@ -62,13 +62,23 @@ def run(namespace: argparse.Namespace) -> int:
     if namespace.resume is not None:
         trainer = resume(namespace.resume, warn=say, **resume_options(namespace))
         refuse_both(trainer.config, namespace.trace)
-        say(f"going on with {trainer.folder} at step {trainer.step} of {trainer.config.training.steps}")
+        first = f"going on with {trainer.folder} at step {trainer.step} of {trainer.config.training.steps}"
+        first += beyond_the_schedule(trainer)
     else:
         config = config_from(namespace)
         refuse_both(config, namespace.trace)
         trainer = start(config, namespace.out)
-        say(f"run folder {trainer.folder}")
-    return train(trainer, namespace.trace)
+        first = f"run folder {trainer.folder}"
+    return train(trainer, first, namespace.trace)
+
+
+def beyond_the_schedule(trainer: Trainer) -> str:
+    """A line on the rate of the steps that come after the end of the schedule, if there are any."""
+    schedule, horizon = trainer.config.optimizer.schedule, trainer.config.optimizer.schedule_steps or 0
+    if schedule == "constant" or trainer.config.training.steps <= horizon:
+        return ""
+    rate = trainer.optimizer.rate(horizon)
+    return f"\nthe {schedule} schedule ends at step {horizon}: beyond it the rate stays {rate:g}"
 
 
 def refuse_both(config: Config, trace_file: str | None) -> None:
@@ -76,10 +86,11 @@ def refuse_both(config: Config, trace_file: str | None) -> None:
         raise UsageError("--trace and --health listen to the same calls: choose one of them for this run")
 
 
-def train(trainer: Trainer, trace_file: str | None = None) -> int:
-    say(f"{trainer.task.model.parameter_count():,} parameters; {trainer.task.description}")
+def train(trainer: Trainer, first: str, trace_file: str | None = None) -> int:
+    """Train and say what comes of it; `first`: what to say once it goes."""
+    about = f"{trainer.task.model.parameter_count():,} parameters; {trainer.task.description}"
     with recording(trainer, trace_file):
-        received = trainer.run()
+        received = trainer.run(lambda: say(f"{first}\n{about}"))
     if received is None:
         say(f"finished: {trainer.folder}")
         return 0

@@ -8,7 +8,9 @@
 Precedence: the task's defaults, then the file, then the command line.
 """
 
+import contextlib
 import dataclasses
+import math
 import os
 import tomllib
 from dataclasses import dataclass
@@ -170,8 +172,31 @@ def read_toml(path: StrPath) -> dict[str, Any]:
         raise ConfigError(f"{os.fspath(path)} is nested too deep for a settings file") from error
 
 
-def available_cores() -> int:
-    """CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def available_cores(groups: StrPath = "/sys/fs/cgroup", own: StrPath = "/proc/self/cgroup") -> int:
+    """CPU cores that this process may use: those it may run on, and no more than its container's share of time.
+
+    groups, own: where Linux mounts control groups (version 2) and says which one this process is in.
+    """
+    count = getattr(os, "process_cpu_count", None)  # from Python 3.13 on
+    if count is None and hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = (count or os.cpu_count)() or 1
+    quota = _cpu_quota(Path(groups), Path(own))
+    return cores if quota == math.inf else min(cores, math.ceil(quota))
+
+
+def _cpu_quota(groups: Path, own: Path) -> float:
+    """Cores' worth of time that the group of this process, and every one above it, allows; infinite without a limit."""
+    try:
+        path = next(line[4:] for line in own.read_text().splitlines() if line.startswith("0::/"))
+    except (OSError, StopIteration):  # another system, or version 1
+        return math.inf
+    group, quota = groups / path, math.inf
+    for folder in (group, *group.parents):
+        with contextlib.suppress(OSError, ValueError):  # "max 100000": no limit
+            time, period = map(int, (folder / "cpu.max").read_text().split())
+            quota = min(quota, time / period)
+        if folder == groups:
+            break
+    return max(1.0, quota)

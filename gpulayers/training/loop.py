@@ -7,7 +7,7 @@ the optimizer's state, the seed and k alone, so a run that is stopped and resume
 import math
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from signal import Signals
 from types import MappingProxyType
@@ -104,8 +104,10 @@ class Trainer:
         self.pending: Pending | None = None
         self.read_at = 0.0  # when figures were read last
 
-    def run(self) -> Signals | None:
+    def run(self, begun: Callable[[], object] = lambda: None) -> Signals | None:
         """Train to the last step. Returns the signal that stopped it early, if one did; all is saved either way.
+
+        begun: called once nothing stands in the way any more, another process that writes to the folder say.
 
         Raises TrainingError after three skipped steps in a row, FileError if the disk is full; the last good checkpoint
         is then still there. Raises OSError where stdout or stderr cannot be written to any more; all is saved first.
@@ -123,6 +125,7 @@ class Trainer:
             Progress(options.steps, self.step, units=self.task.units) as self.progress,
             StopSignal() as stop,
         ):
+            begun()
             while self.step < options.steps and stop.received is None and self.progress.failed is None:
                 self._advance()
             self._catch_up()

@@ -1,8 +1,8 @@
 """One JSON object a line, appended while a run goes: `metrics.jsonl` and `samples.jsonl`.
 
-A line of metrics has `step` (the number of batches done), `loss`, `lr`, `grad_norm`, `tokens_per_second`, and
-`val_loss` where it was measured. JSON knows no NaN or infinity: a number that is not finite is written as `null`, which
-every reader takes for a missing value.
+A line of metrics has `step` (the number of batches done), `loss`, `lr`, `grad_norm`, `tokens_per_second` (or
+`images_per_second`), and `val_loss`, perhaps `val_accuracy`, where they were measured. JSON knows no NaN or infinity:
+a number that is not finite is written as `null`, which every reader takes for a missing value.
 """
 
 import contextlib

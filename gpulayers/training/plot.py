@@ -1,4 +1,4 @@
-"""The loss curve of a run as a picture."""
+"""The loss curve of a run as a picture, with the accuracy where it is measured."""
 
 import io
 import os
@@ -12,12 +12,13 @@ from gpulayers.training.metrics import read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
-TRAIN, VALIDATION, RATE = "#4c78a8", "#e4572e", "#72b28a"
+TRAIN, VALIDATION, ACCURACY, RATE = "#4c78a8", "#e4572e", "#8d6cab", "#72b28a"
 
 
 def plot_loss(metrics: StrPath | Sequence[Mapping[str, Any]], png_path: StrPath, title: str = "") -> None:
-    """Draw training loss, validation loss and learning rate over the steps; metrics: a metrics file or its records.
+    """Draw losses, validation accuracy and learning rate over the steps; metrics: a metrics file or its records.
 
     Works while a run is going, and with no record at all. The old picture stays until the new one is whole. Raises
     FileError.
@@ -56,11 +57,26 @@ def _draw_loss(axes: "Axes", records: Sequence[Mapping[str, Any]]) -> None:
     if len(steps):
         label = f"validation (last {losses[-1]:.3f}, best {losses.min():.3f})"
         axes.plot(steps, losses, color=VALIDATION, linewidth=1, marker="o", markersize=4, label=label)
-    axes.set_ylabel("loss (nats per token)")
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False)
+    axes.set_ylabel("loss (nats)")
+    handles = axes.get_legend_handles_labels()[0]
+    accuracy = _draw_accuracy(axes, records)
+    if handles or accuracy:  # losses fall and accuracies rise: the middle is free
+        axes.legend(handles=[*handles, *accuracy], frameon=False, loc="center right" if accuracy else "best")
     else:
         axes.text(0.5, 0.5, "no measurement yet", transform=axes.transAxes, ha="center", color="gray")
+
+
+def _draw_accuracy(axes: "Axes", records: Sequence[Mapping[str, Any]]) -> "list[Line2D]":
+    """On an axis of its own to the right, from 0 to 1. Returns the lines: none where nothing was measured."""
+    steps, values = series(records, "val_accuracy")
+    if not len(steps):
+        return []
+    right = axes.twinx()
+    right.set_ylim(0, 1.02)
+    right.set_ylabel("accuracy")
+    right.spines["top"].set_visible(False)
+    label = f"validation accuracy (last {values[-1]:.3f}, best {values.max():.3f})"
+    return right.plot(steps, values, color=ACCURACY, linewidth=1, linestyle="--", marker="s", markersize=3, label=label)
 
 
 def _draw_rate(axes: "Axes", records: Sequence[Mapping[str, Any]]) -> None:

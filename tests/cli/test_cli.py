@@ -1,3 +1,4 @@
+import os
 import tomllib
 
 import pytest
@@ -6,7 +7,7 @@ from tiny_run import TEXT, assert_same_run, lines, words
 import gpulayers
 from gpulayers.cli import main, parse
 from gpulayers.cli.train import config_from
-from gpulayers.storage import load_tensors
+from gpulayers.storage import load_tensors, only_writer
 from gpulayers.training import loop
 from gpulayers.training.checkpoint import load_checkpoint
 from gpulayers.training.options import fields, flag
@@ -283,6 +284,19 @@ def test_a_finished_run_says_so(trained, capfd):
     assert "is finished" in sentence(capfd, "train", "--resume", trained, "--steps", "6")
 
 
+def test_a_resume_within_the_schedule_says_nothing_of_it(tmp_path, no_picture, capfd):
+    run(capfd, *words(tmp_path / "run", steps=1, schedule_steps=2))
+    assert "schedule" not in run(capfd, "train", "--resume", tmp_path / "run", "--steps", "2").err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no locks there")
+def test_a_resume_that_another_process_stands_in_the_way_of_says_nothing_else(trained, capfd, tmp_path, no_picture):
+    run(capfd, *words(tmp_path / "run", steps=2, save_every=1))
+    (tmp_path / "run" / "checkpoint-00000002.safetensors").unlink()
+    with only_writer(tmp_path / "run"):
+        assert "another process is writing" in sentence(capfd, "train", "--resume", tmp_path / "run")
+
+
 def test_resume_of_something_else(tmp_path, trained, capfd):
     assert "holds no checkpoint" in sentence(capfd, "train", "--resume", tmp_path)
     assert "is not a run folder" in sentence(capfd, "train", "--resume", trained / "config.toml")
@@ -301,6 +315,7 @@ def test_resume_by_command(tmp_path, no_picture, capfd):
     run(capfd, *words(tmp_path / "run", steps=2))
     shown = run(capfd, "train", "--resume", tmp_path / "run", "--steps", "4", "--threads", "1")
     assert "at step 2 of 4" in shown.err
+    assert "the cosine schedule ends at step 2: beyond it the rate stays 0.0001\n" in shown.err
     assert [r["step"] for r in lines(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3, 4]
 
 

@@ -1,4 +1,5 @@
 import dataclasses
+import os
 import tomllib
 
 import pytest
@@ -60,7 +61,8 @@ def test_written_file_says_everything_and_gives_the_same_run(config, tmp_path):
     config.write(tmp_path / "config.toml")
     content = read_toml(tmp_path / "config.toml")
     for title in TABLES:
-        assert set(content[title]) == set(fields(getattr(config, title)))
+        table = getattr(config, title)
+        assert set(content[title]) == {name for name in fields(table) if getattr(table, name) is not None}
     assert start.updated(content, "config.toml").complete() == config
 
 
@@ -162,3 +164,26 @@ def test_texts_survive_toml(tmp_path):
     config = dataclasses.replace(GPT, data=dataclasses.replace(GPT.data, files=names))
     config.write(tmp_path / "c.toml")
     assert tomllib.loads((tmp_path / "c.toml").read_text(encoding="utf-8"))["data"]["files"] == list(names)
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({}, 8),
+        ({"a/b": "max 100000"}, 8),
+        ({"a/b": "150000 100000"}, 2),
+        ({"a/b": "10000 100000"}, 1),
+        ({"a/b": "400000 100000", "a": "200000 100000"}, 2),
+        ({"a/b": "1600000 100000"}, 8),
+        ({"": "300000 100000"}, 3),
+        ({"a/b": "broken"}, 8),
+    ],
+)
+def test_a_container_may_have_fewer_cores_than_the_machine(limits, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "process_cpu_count", lambda: 8, raising=False)
+    for group, limit in limits.items():
+        (tmp_path / "groups" / group).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / group / "cpu.max").write_text(limit + "\n")
+    (tmp_path / "own").write_text("1:cpu:/x\n0::/a/b\n")
+    assert available_cores(tmp_path / "groups", tmp_path / "own") == expected
+    assert available_cores(tmp_path / "groups", tmp_path / "none") == 8

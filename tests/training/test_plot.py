@@ -29,6 +29,8 @@ def size(path) -> tuple[int, int]:
         [{"step": 1, "loss": None, "lr": 0.0}],
         [{"step": 1, "loss": float("nan"), "val_loss": float("inf")}],
         [*records(100), {"step": 100, "val_loss": 0.1}],
+        [*records(30), {"step": 30, "val_loss": 0.1, "val_accuracy": 0.9}],
+        [{"step": 0, "val_accuracy": 0.9}],
     ],
 )
 def test_any_number_of_points_makes_a_picture(tmp_path, records):
