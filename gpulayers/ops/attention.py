@@ -45,7 +45,8 @@ def _forward_reference(
     save: False if there will be no backward pass: then a body need not hold all weights at once.
 
     Returns out (B, T, H, dv), weights (B, H, T, S) and inverse (B, H, T): weights times inverse are w, before dropout.
-    A body is free to scale a row of weights as it likes. Without `save` the last two are None.
+    A body is free to scale a row of weights as it likes; inverse is None where weights are w. Without `save` the last
+    two are None.
     """
     xp = array_module(q, k, v, hide)
     wide_q, wide_k, wide_v = _wide_heads(q, k, v, hide)
@@ -107,7 +108,9 @@ def _backward_reference(
     """
     wide_q, wide_k, wide_v = _wide_heads(q, k, v, hide)
     wide_dout = dout.swapaxes(1, 2).astype(wide_q.dtype)
-    w = weights.astype(wide_q.dtype) * inverse[..., None]
+    w = weights.astype(wide_q.dtype)
+    if inverse is not None:
+        w = w * inverse[..., None]
     dw = wide_dout @ wide_v.swapaxes(-1, -2)
     dropped = w
     if p:
@@ -301,7 +304,7 @@ def _add_product(a: np.ndarray, b: np.ndarray, total: np.ndarray, first: bool) -
 #
 # Two matrix products and one kernel between them (kernels/masked_softmax.cu): scale, masks, softmax and dropout are one
 # launch. Each key and value head meets all its query heads in one product, G = H / K of them. The products take strided
-# views; the kernel leaves normalised weights, so `inverse` is 1 and backward does not look at it.
+# views; the kernel leaves normalised weights, so there is no `inverse`.
 
 
 def _forward_cuda(
@@ -313,7 +316,7 @@ def _forward_cuda(
     weights, dropped = forward_with_dropout(scores, hide, scale, causal, p, key, weights=scores)
     out = empty((B, T, H, dv), q.dtype, like=q)
     matmul(dropped.reshape(B, K, H // K, T, S), _grouped(v, K), out=_grouped(out, K))
-    return (out, weights, array_module(q).ones((B, H, T), wide(q.dtype))) if save else (out, None, None)
+    return (out, weights, None) if save else (out, None, None)
 
 
 def _backward_cuda(

@@ -106,20 +106,31 @@ def _launch(
     if like.ndim != 4 or any(a.shape != like.shape or a.dtype != like.dtype for a in arrays):
         kinds = " and ".join(f"{a.dtype} {a.shape}" for a in arrays[-2:])
         raise ValueError(f"{function} takes arrays (B, H, T, S) of one shape and dtype, got {kinds}")
-    hide = check_hide(hide, like.shape, function)
-    strides = (0, 0, 0, 0)
-    if hide is not None:
-        hide = contiguous(hide)
-        strides = tuple(0 if n == 1 else step for n, step in zip(hide.shape, hide.strides, strict=True))
+    mask, strides = _mask(check_hide(hide, like.shape, function))
     B, H, T, S = like.shape
     threads, together = row_grid(1, S, like.dtype.itemsize)[1]
     together = max(1, min(together, T))
     grid = (B * H * -(-T // together) if S else 0,)
     args = (
-        *arrays, hide, *map(np.int64, strides[:3]), np.int32(strides[3]), np.bool_(causal), np.float32(scale),
+        *arrays, mask, *map(np.int64, strides[:3]), np.int32(strides[3]), np.bool_(causal), np.float32(scale),
         *map(np.int32, (H, T, S)), *draw,
     )  # fmt: skip
     launch("masked_softmax", function, grid, (threads, together), args, storage=like.dtype)
+
+
+def _mask(hide: Array) -> tuple[Any, tuple[int, ...]]:
+    """What the kernel takes of a mask: the array, or the address of a view, and how far apart its entries lie.
+
+    A view is not copied, unless its keys lie neither side by side nor all at one place.
+    """
+    if hide is None:
+        return None, (0, 0, 0, 0)
+    once = tuple(slice(0, 1) if step == 0 else slice(None) for step in hide.strides)
+    hide = hide[once]  # what broadcasting repeats is there once, and so it is in a copy
+    if hide.shape[3] > 1 and hide.strides[3] != 1:
+        hide = contiguous(hide)
+    strides = tuple(0 if n == 1 else step for n, step in zip(hide.shape, hide.strides, strict=True))
+    return hide if hide.flags.c_contiguous else np.uint64(hide.data.ptr), strides
 
 
 masked_softmax = Op("masked_softmax", reference=_forward_reference, cpu=_forward_cpu, cuda=_forward_cuda)

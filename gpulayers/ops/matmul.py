@@ -79,16 +79,23 @@ def _add_bias(y: np.ndarray, bias: np.ndarray) -> None:
 
 
 def _cuda(a: Array, b: Array, *, bias: Array = None, out: Array = None) -> Array:
-    """CuPy's product, with what it lacks: it refuses bfloat16, and a batch of float16 may come out as float32."""
+    """CuPy's product, with what it lacks: it refuses bfloat16, and a batch of float16 may come out as float32.
+
+    It writes into `out` where that is one piece of memory; into a strided view its result is copied.
+    """
     xp, dtype = array_module(a, b, bias, out), a.dtype
     if dtype.name == "bfloat16":
         a, b = a.astype(np.float32), b.astype(np.float32)
-    y = xp.matmul(a, b)
+    if out is not None and out.flags.c_contiguous and out.dtype == a.dtype == b.dtype:
+        y = xp.matmul(a, b, out=out)
+    else:
+        y = xp.matmul(a, b)
     if bias is not None:
         y += bias.astype(y.dtype, copy=False)  # matmul has just made y
     if out is None:
         return y.astype(dtype, copy=False)
-    out[...] = y
+    if y is not out:
+        out[...] = y
     return out
 
 

@@ -39,7 +39,7 @@ def run(q, k, v, hide, causal, p, key, dout, device, storage):
         out, weights, inverse = forward(q, k, v, *options)
         d = [empty((*x.shape[:2], 3, *x.shape[2:]), x.dtype, like=x)[:, :, 2] for x in (q, k, v)]
         backward(dout, q, k, v, out, weights, inverse, *options, *d)
-        return [out, weights * inverse[..., None].astype(weights.dtype), *d]
+        return [out, weights if inverse is None else weights * inverse[..., None], *d]
 
     return both(call, [*(a.astype(STORAGE[storage]) for a in (q, k, v, dout)), hide])
 

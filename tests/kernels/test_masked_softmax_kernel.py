@@ -58,6 +58,43 @@ def test_a_row_that_no_block_can_hold(storage, keys, device, rng):
     check_dropout(device, storage, scores, dweights, hide, False, Key(1, 2, 3, 4), 0.1)
 
 
+VIEWS = {  # of a mask for (2, 3, 4, 7), and how many bytes the kernel's copy of it has (0: none)
+    "whole": (lambda a: a, 0),
+    "of a longer one": (lambda a: a[:, :, 1:5, 2:9], 0),
+    "heads before samples": (lambda a: a[:, :, :4, :7].swapaxes(0, 1)[:2], 0),
+    "backwards": (lambda a: a[::-1, ::-1, 3::-1, :7], 0),
+    "one row for all": (lambda a: np.broadcast_to(a[:, :1, :1, :7], (2, 3, 4, 7)), 0),
+    "one key for all": (lambda a: np.broadcast_to(a[:, :, :4, :1], (2, 3, 4, 7)), 0),
+    "keys backwards": (lambda a: a[:, :, :4, 6::-1], 2 * 3 * 4 * 7),
+    "keys backwards, one row for all": (lambda a: np.broadcast_to(a[:, :1, :1, 6::-1], (2, 3, 4, 7)), 2 * 7),
+}
+
+
+@on_devices
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_mask_that_is_a_view_is_not_copied(name, device, rng, monkeypatch):
+    view, size = VIEWS[name]
+    shape = (2, 3, 4, 7) if name == "whole" else (2, 3, 6, 9) if name != "heads before samples" else (3, 2, 6, 9)
+    whole, scores = rng.random(shape) < 0.4, rng.normal(size=(2, 3, 4, 7)).astype(np.float32)
+    there = gl.to_device(whole, device)
+    broadcast, xp = np.broadcast_to, gl.array_module(there)
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "broadcast_to", xp.broadcast_to)
+        hide = view(there)
+    copies = []
+
+    def contiguous(a):
+        if not a.flags.c_contiguous:
+            copies.append(a.nbytes)
+        return gl.cuda.contiguous(a)
+
+    monkeypatch.setattr("gpulayers.ops.masked_softmax.contiguous", contiguous)
+    weights = masked_softmax(gl.to_device(scores, device), hide, 0.5, True)
+    assert sum(copies) == size
+    assert np.broadcast_to is broadcast
+    assert_close(weights.get(), masked_softmax.reference(scores, view(whole), 0.5, True))
+
+
 @on_devices
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf, 3e38])
 def test_hidden_entries_never_matter(poison, device, rng):

@@ -1,8 +1,12 @@
 import numpy as np
 import pytest
 from devices import check_kernel, in_storage, on_devices
+from tolerances import assert_close
 
+import gpulayers as gl
+from gpulayers.ops.matmul import matmul as multiply
 from gpulayers.ops.matmul import product
+from gpulayers.parameter import Parameter
 
 
 @on_devices
@@ -14,6 +18,37 @@ def test_against_the_reference(device, storage, bias, batch, rng):
     added = rng.normal(size=7).astype(np.float32) if bias else None
     (y,) = check_kernel(product, device, a, b, bias=added, storage=storage, factor=4)  # sums of 33 products
     assert y.dtype == storage
+
+
+@pytest.mark.parametrize("batch", [(), (2, 3)])
+@pytest.mark.parametrize("storage", ["float32", "float16"])
+def test_into_memory_of_its_own_without_a_copy(batch, storage, rng, monkeypatch):
+    """cuBLAS writes where it is told to; a strided view is a copy more."""
+    xp, given = gl.use("emulated"), []
+    a, b = (gl.to_device(rng.normal(size=(*batch, *s)).astype(storage), "emulated") for s in ((5, 33), (33, 7)))
+    matmul = xp.matmul
+
+    def recorded(*args, out=None):
+        given.append(out)
+        return matmul(*args, out=out)
+
+    monkeypatch.setattr(xp, "matmul", recorded)
+    wanted = product(a, b)
+    for out, written in (
+        (xp.empty((*batch, 5, 7), storage), True),
+        (xp.empty((*batch, 7, 5), storage).swapaxes(-1, -2), False),
+        (xp.empty((*batch, 5, 7), np.float64), False),
+    ):
+        assert product(a, b, out=out) is out
+        assert np.array_equal(out.get(), wanted.get())
+        assert (given[-1] is out) == written
+    p = Parameter(xp.ones((5, 7), np.float32))
+    flat, more = a.astype(np.float32).reshape(-1, 33)[:5], b.astype(np.float32).reshape(-1, 7)[:33]
+    p.zero_grad()
+    multiply(flat, more, add_to=p)
+    assert given[-1] is p._grad
+    multiply(flat, more, add_to=p)
+    assert_close(p.grad.get(), 2 * (flat.get() @ more.get()))
 
 
 @on_devices

@@ -154,7 +154,7 @@ def attention_cases(rng: np.random.Generator) -> Iterator[Case]:
 def normalised(results: list[Any]) -> list[Any]:
     """A body may scale each row of the saved weights as it likes: weights times inverse are compared."""
     out, weights, inverse = results
-    return [out, (weights * inverse[..., None]).astype(weights.dtype)]
+    return [out, weights if inverse is None else (weights * inverse[..., None]).astype(weights.dtype)]
 
 
 def attention_gradient(name: str, inputs: tuple[np.ndarray, ...], options: tuple[Any, ...]) -> Case:
