@@ -80,14 +80,11 @@ def state_gradient_cpu(out: np.ndarray, dy: Array, direct: Array, product: Array
     return past
 
 
-LOWEST = np.float32(-87)  # see sigmoid.py
-
-
 def logistic_inplace(x: np.ndarray) -> None:
-    """For the CPU: x = 1 / (1 + exp(-x)), with all digits of small values."""
-    np.maximum(x, LOWEST, out=x)
+    """For the CPU: x = 1 / (1 + exp(-x)), with all digits of small values; below -88 it is 0."""
     np.multiply(x, -1, out=x)  # np.negative reads neighbours where both strides are 16 bytes (NumPy 2.4.6)
-    np.exp(x, out=x)
+    with np.errstate(over="ignore"):  # to inf, and 1 / inf = 0; a pass that clips would cost a third of the exp
+        np.exp(x, out=x)
     x += 1
     np.reciprocal(x, out=x)
 
