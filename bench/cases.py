@@ -13,6 +13,7 @@ import numpy as np
 
 from gpulayers.ops.adam import adam
 from gpulayers.ops.add import add
+from gpulayers.ops.additive_scores import additive_scores, additive_scores_backward
 from gpulayers.ops.attention import attention, attention_backward
 from gpulayers.ops.cross_entropy import cross_entropy_rows
 from gpulayers.ops.dropout import dropout
@@ -206,6 +207,32 @@ def rotary_arguments(rng: np.random.Generator) -> tuple[Any, ...]:
     return x, *rotary_tables(512, 64, 10000.0, like=x)
 
 
+def additive_arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    """One step of a decoder: a query a sample, as in a batch of 64 dates."""
+    return draw(rng, 64, 1, 128), draw(rng, 64, 32, 128), draw(rng, 128)
+
+
+def additive_peer(torch: Any, query: Any, keys: Any, v: Any) -> Callable[[], Any]:
+    def run() -> Any:
+        u = torch.tanh(query[:, :, None] + keys[:, None])
+        return u @ v, u
+
+    return run
+
+
+def additive_backward_arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    scores, u = additive_scores(*additive_arguments(rng))
+    return draw(rng, *scores.shape), u, draw(rng, 128)
+
+
+def additive_backward_peer(torch: Any, dscores: Any, u: Any, v: Any) -> Callable[[], Any]:
+    def run() -> Any:
+        dz = dscores[..., None] * v * (1 - u * u)
+        return dz.sum(2), dz.sum(1), dscores.reshape(-1) @ u.reshape(-1, u.shape[-1])
+
+    return run
+
+
 def rotary_peer(torch: Any, x: Any, cos: Any, sin: Any) -> Callable[[], Any]:
     c, s = cos[:, None], sin[:, None]
 
@@ -339,6 +366,10 @@ CASES: dict[str, Case] = {
     ),
     "masked_softmax": Case(masked_softmax, scores, masked_softmax_peer),
     "masked_softmax_backward": Case(masked_softmax_backward, scores_backward, masked_softmax_backward_peer),
+    "additive_scores": Case(additive_scores, additive_arguments, additive_peer),
+    "additive_scores_backward": Case(
+        additive_scores_backward, additive_backward_arguments, additive_backward_peer, factor=3
+    ),  # sums over the batch
     "rotary": Case(rotary, rotary_arguments, rotary_peer),
     "softmax": Case(softmax, matrices(1), lambda torch, x: lambda: torch.softmax(x, 1)),
     "softmax_backward": Case(

@@ -16,6 +16,7 @@ from gpulayers.backend import Array, is_array
 from gpulayers.cuda import bytes_of
 from gpulayers.ops.adam import adam
 from gpulayers.ops.add import add
+from gpulayers.ops.additive_scores import additive_scores, additive_scores_backward
 from gpulayers.ops.attention import attention, attention_backward
 from gpulayers.ops.cross_entropy import cross_entropy_rows
 from gpulayers.ops.dropout import dropout
@@ -223,6 +224,19 @@ def attention_bytes(d_arrays: int) -> Callable[..., float]:
     return lambda x, *_: d_arrays * x.nbytes
 
 
+QUERIES = 16  # of additive attention, which makes an array (B, QUERIES, S, D) of them
+
+
+def additive_arguments(d: Draw) -> tuple[Any, ...]:
+    s = d.sizes
+    return d.normal(s.batch, QUERIES, s.dim), d.normal(s.batch, s.length, s.dim), d.normal(s.dim)
+
+
+def additive_backward_arguments(d: Draw) -> tuple[Any, ...]:
+    scores, u = additive_scores(*additive_arguments(d))
+    return d.normal(*scores.shape), u, d.normal(d.sizes.dim)
+
+
 def rotary_arguments(d: Draw) -> tuple[Any, ...]:
     (x,) = heads(d, 1)
     return x, *rotary_tables(d.sizes.length, HEAD, 10000.0, like=x)
@@ -302,6 +316,15 @@ CASES: dict[str, Case] = {
         moved=causal_bytes(2),
         factor=2,
         target=Target(0.93, {EAGER: 0.6}),
+    ),
+    "additive_scores": Case(additive_scores, additive_arguments, both(peers.additive_scores)),
+    "additive_scores_backward": Case(
+        additive_scores_backward,
+        additive_backward_arguments,
+        both(peers.additive_scores_backward),
+        moved=lambda dscores, u, v: 2 * (dscores.nbytes + u.nbytes),  # two sums, in two directions
+        check="all",
+        factor=3,
     ),
     "adam": Case(
         adam,

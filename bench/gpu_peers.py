@@ -195,6 +195,24 @@ def fused_attention_backward(torch: Any, wrap: Any, dout: Any, q: Any, k: Any, v
     return gradients(torch, lambda *inputs: _scaled_dot_product(torch, *inputs), (q, k, v), dout)
 
 
+def additive_scores(torch: Any, wrap: Any, query: Any, keys: Any, v: Any) -> Callable[[], Any]:
+    def scores(q: Any, k: Any, w: Any) -> Any:
+        u = torch.tanh(q[:, :, None] + k[:, None])
+        return u @ w, u
+
+    function = wrap(scores)
+    return lambda: function(query, keys, v)
+
+
+def additive_scores_backward(torch: Any, wrap: Any, dscores: Any, u: Any, v: Any) -> Callable[[], Any]:
+    def gradient(d: Any, y: Any, w: Any) -> Any:
+        dz = d[..., None] * w * (1 - y * y)
+        return dz.sum(2), dz.sum(1), d.reshape(-1) @ y.reshape(-1, y.shape[-1])
+
+    function = wrap(gradient)
+    return lambda: function(dscores, u, v)
+
+
 def rotary(torch: Any, wrap: Any, x: Any, cos: Any, sin: Any) -> Callable[[], Any]:
     def turn(t: Any, c: Any, s: Any) -> Any:
         half = t.shape[-1] // 2
