@@ -2,9 +2,10 @@
 
 from gpulayers.training.tasks.gpt import GPTTask
 from gpulayers.training.tasks.task import Part, Saved, Task, Writing
+from gpulayers.training.tasks.vit import ViTTask
 
 __all__ = ["DEFAULTS", "TASKS", "Part", "Saved", "Task", "Writing"]
 
-TASKS: dict[str, type[Task]] = {"gpt": GPTTask}
+TASKS: dict[str, type[Task]] = {"gpt": GPTTask, "vit": ViTTask}
 
 DEFAULTS = {name: task.default for name, task in TASKS.items()}  # what a run is made from when nothing else is said
