@@ -5,5 +5,6 @@ INSTALL = {
     "cuda12": "pip install 'cupy-cuda12x[ctk]>=14'",
     "cuda13": "pip install 'cupy-cuda13x[ctk]>=14'",
     "emulated": "pip install 'nvidia-cuda-nvrtc>=13' 'nvidia-cuda-runtime>=13'",
+    "examples": "pip install 'scikit-learn>=1.5'",
     "profile": "pip install 'nvtx>=0.2.11'",
 }

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpulayers.data.text import DataError
+from gpulayers.remedies import INSTALL
 from gpulayers.storage import StrPath
 
 DIGITS = "scikit-learn's digits"
@@ -81,7 +82,7 @@ def digits() -> Parts:
     except ImportError as error:
         raise DataError(
             "the default images are scikit-learn's digits, and scikit-learn is not installed: "
-            "run `pip install scikit-learn`, or name images of your own by --data"
+            f"run {INSTALL['examples']}, or name images of your own by --data"
         ) from error
     rows, labels = load_digits(return_X_y=True)  # 64 numbers a row
     pixels = (rows.reshape(-1, 8, 8, 1) / 16).astype(np.float32)
