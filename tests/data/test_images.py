@@ -63,7 +63,7 @@ def test_digits_without_scikit_learn(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(
-        DataError, match="scikit-learn is not installed: run pip install 'scikit-learn>=1.5', or name images"
+        DataError, match=r"scikit-learn is not installed: run pip install 'scikit-learn>=1\.5', or name"
     ):
         load_images()
 
