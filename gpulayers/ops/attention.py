@@ -138,9 +138,10 @@ def _grouped(x: Array, K: int) -> Array:
 
 # ------------------------------------------------------------------------------------------------- cpu
 #
-# A few heads of one sample and a block of queries at a time, so that the scores stay in cache. All products take views
-# of the (B, T, H, d) arrays and write such views: BLAS needs only a contiguous last axis, so no head is transposed.
-# Shapes in here: q (K, G, t, d), k (K, 1, s, d), scores (K, G, t, s), with H = K G query heads, t queries, s keys.
+# A few heads of one sample and a block of queries at a time, so that the scores stay in cache; of short sequences as
+# many samples as fit, since a call for each would cost more than its work. All products take views of the (B, T, H, d)
+# arrays and write such views: BLAS needs only a contiguous last axis, so no head is transposed. Shapes in here:
+# q (n, K, G, t, d), k (n, K, 1, s, d), scores (n, K, G, t, s), with n samples, H = K G query heads, t queries, s keys.
 
 SCORES = 1 << 17  # elements of one block of scores: it and the work array of backward fill a 1 MB L2 cache
 QUERIES = 128  # at most in a block; half of it in short causal ones, which then skip more of the hidden half
@@ -157,30 +158,32 @@ def _blocks(T: int, S: int, K: int, G: int, causal: bool) -> Iterator[tuple[slic
             yield slice(head, min(head + heads, K)), slice(start, stop), max(0, stop + S - T) if causal else S
 
 
-def _biases(hide: Array, causal: bool, B: int, T: int, S: int, K: int, dtype: np.dtype) -> Iterator[np.ndarray | None]:
-    """For each sample: -inf where a score is hidden, 0 elsewhere, broadcastable to (K, G, T, S) over the heads."""
-    hidden = hidden_entries(hide, causal, T, S, like=None)
-    if hidden is None:
-        yield from [None] * B
-        return
-    hidden = hidden.reshape((1,) * (4 - hidden.ndim) + hidden.shape)
-    bias = None
-    for n in range(B):
-        if bias is None or len(hidden) > 1:
-            heads = hidden[n if len(hidden) > 1 else 0]
-            bias = np.where(heads, dtype.type(-np.inf), dtype.type(0))
-            bias = bias.reshape(K, -1, *bias.shape[1:]) if len(bias) > 1 else bias[None]
-            bias = np.broadcast_to(bias, (*bias.shape[:2], T, S))
-        yield bias
+def _samples(B: int, H: int, T: int, S: int) -> Iterator[slice]:
+    """The samples that go together: one, or as many as have their scores in one block."""
+    if T and S:
+        step = max(1, SCORES // (H * T * S))
+        yield from (slice(n, min(n + step, B)) for n in range(0, B, step))
 
 
-def _keep_sample(key: Key | None, p: float, n: int, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Which weights of sample n stay: boolean, `shape` = (K, G, T, S)."""
+def _bias(hidden: np.ndarray, samples: slice, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """-inf where a score is hidden, 0 elsewhere: (n or 1, K or 1, G or 1, T, S); shape: that of the scores.
+
+    hidden: broadcastable to (B, H, T, S), four dimensions.
+    """
+    part = hidden[samples] if len(hidden) > 1 else hidden
+    bias = np.where(part, dtype.type(-np.inf), dtype.type(0))
+    n, heads = bias.shape[:2]
+    bias = bias.reshape(n, *(shape[1:3] if heads > 1 else (1, 1)), *bias.shape[2:])
+    return np.broadcast_to(bias, (*bias.shape[:3], *shape[3:]))
+
+
+def _keep(key: Key | None, p: float, samples: slice, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Which weights of these samples stay: boolean, `shape` = (n, K, G, T, S)."""
     if not p:
         return None
     assert key is not None, "attention: p > 0 needs the key of a random draw"
-    bits = random_bits(key._replace(first_sample=key.first_sample + n), int(np.prod(shape)), 1)
-    return (bits >= keep_threshold(p)).reshape(shape)
+    key = key._replace(first_sample=key.first_sample + samples.start)
+    return (random_bits(key, int(np.prod(shape[1:])), shape[0]) >= keep_threshold(p)).reshape(shape)
 
 
 def _forward_cpu(
@@ -190,54 +193,63 @@ def _forward_cpu(
     G = H // K
     k, v = blank_unseen(k, hide), blank_unseen(v, hide)
     out = empty((B, T, H, dv), q.dtype, like=q)
-    weights = empty((B if save else 1, H, T, S), q.dtype, like=q)
+    parts = list(_samples(B, H, T, S))
+    weights = empty((B if save else max((n.stop - n.start for n in parts), default=0), H, T, S), q.dtype, like=q)
     inverse = np.zeros((B, H, T), q.dtype)
     if S == 0:
         out.fill(0)
-    samples = B if T and S else 0
+    hidden, bias = _hidden(hide, causal, T, S), None
     q, k, v, out_heads = (_grouped(x, K) for x in (q, k, v, out))
-    with np.errstate(invalid="ignore", over="ignore"):  # of hidden scores; what is visible comes out as NaN anyway
-        for n, bias in enumerate(_biases(hide, causal, samples, T, S, K, q.dtype)):
-            w, inv_n = weights[n if save else 0].reshape(K, G, T, S), inverse[n].reshape(K, G, T)
-            q_n, k_n, v_n, out_n = q[n], k[n], v[n], out_heads[n]
-            keep = _keep_sample(key, p, n, w.shape)
+    with np.errstate(all="ignore"):  # of hidden scores and rows; what is visible comes out as NaN anyway
+        for n in parts:
+            w = (weights[n] if save else weights[: n.stop - n.start]).reshape(-1, K, G, T, S)
+            inv_n, q_n, k_n, v_n, out_n = inverse[n].reshape(-1, K, G, T), q[n], k[n], v[n], out_heads[n]
+            if hidden is not None and (bias is None or len(hidden) > 1):  # otherwise it is that of all samples
+                bias = _bias(hidden, n, w.shape, q.dtype)
+            keep = _keep(key, p, n, w.shape)
             for heads, rows, seen in _blocks(T, S, K, G, causal):
-                inv, o = inv_n[heads, :, rows], out_n[heads, :, rows]
-                scores = w[heads, :, rows, :seen]
-                w[heads, :, rows, seen:] = 0
+                inv, o = inv_n[:, heads, :, rows], out_n[:, heads, :, rows]
+                scores = w[:, heads, :, rows, :seen]
+                w[:, heads, :, rows, seen:] = 0
                 _exp_scores(
-                    q_n[heads, :, rows] * scale, k_n[heads, :, :seen], _part(bias, heads, rows, seen), scores, inv
+                    q_n[:, heads, :, rows] * scale, k_n[:, heads, :, :seen], _part(bias, heads, rows, seen), scores, inv
                 )
                 if keep is not None:
-                    scores = scores * keep[heads, :, rows, :seen]
-                np.matmul(scores, v_n[heads, :, :seen], out=o)
+                    scores = scores * keep[:, heads, :, rows, :seen]
+                np.matmul(scores, v_n[:, heads, :, :seen], out=o)
                 o *= (inv * (1 / (1 - p)) if p else inv)[..., None]  # scaling the output is less work than the weights
     return (out, weights, inverse) if save else (out, None, None)
 
 
+def _hidden(hide: Array, causal: bool, T: int, S: int) -> np.ndarray | None:
+    """What masks hide, in four dimensions, or None."""
+    hidden = hidden_entries(hide, causal, T, S, like=None)
+    return None if hidden is None else hidden.reshape((1,) * (4 - hidden.ndim) + hidden.shape)
+
+
 def _part(bias: np.ndarray | None, heads: slice, rows: slice, seen: int) -> np.ndarray | None:
-    """The block of a bias (K or 1, G or 1, T, S)."""
-    return None if bias is None else bias[heads if len(bias) > 1 else slice(None), :, rows, :seen]
+    """The block of a bias (n or 1, K or 1, G or 1, T, S)."""
+    return None if bias is None else bias[:, heads if bias.shape[1] > 1 else slice(None), :, rows, :seen]
 
 
 def _exp_scores(q: np.ndarray, k: np.ndarray, bias: np.ndarray | None, scores: np.ndarray, inv: np.ndarray) -> None:
-    """scores = exp(q k' + bias - c) and inv = 1 / (sum of each row), where c is the largest score of the whole block.
+    """scores = exp(q k' + bias - c) and inv = 1 / (sum of each row), where c is the largest score of a whole sample.
 
     One c for all rows costs one pass less than a maximum for each row. It may be too large for a row, whose sum then
-    underflows; or NaN or inf from a hidden score. Both show in the sums, and the block is done again row by row.
+    underflows; or NaN or inf from a hidden score. Both show in the sums, and the sample is done again row by row.
+    A sample of its own has the same bits as one among others.
     """
     np.matmul(q, k.swapaxes(-1, -2), out=scores)
-    shift = -scores.max(initial=-np.inf)
+    shift = -scores.max(axis=(1, 2, 3, 4), keepdims=True, initial=-np.inf)
     scores += shift if bias is None else bias + shift
     np.exp(scores, out=scores)
     total = np.matmul(scores, np.ones(scores.shape[-1], scores.dtype))
-    if total.size and total.min() >= UNDERFLOW:  # false for NaN
-        np.reciprocal(total, out=inv)
-        return
-    np.matmul(q, k.swapaxes(-1, -2), out=scores)
-    if bias is not None:
-        np.copyto(scores, -np.inf, where=np.isneginf(bias))
-    inv[...] = exp_rows_inplace(scores)
+    np.reciprocal(total, out=inv)
+    for n in np.flatnonzero(~(total.min(axis=(1, 2, 3)) >= UNDERFLOW)):  # NaN is not >=
+        np.matmul(q[n], k[n].swapaxes(-1, -2), out=scores[n])
+        if bias is not None:
+            np.copyto(scores[n], -np.inf, where=np.isneginf(bias[n if len(bias) > 1 else 0]))
+        inv[n] = exp_rows_inplace(scores[n])
 
 
 def _backward_cpu(
@@ -265,39 +277,39 @@ def _backward_cpu(
             gradient[...] = 0
         return dq, dk, dv
     grouped = [_grouped(x, K) for x in (q, k, v, out, dout, dq, dk, dv)]
-    for n in range(B):
-        w, inv = weights[n].reshape(K, G, T, S), inverse[n].reshape(K, G, T, 1)
+    for n in _samples(B, H, T, S):
+        w, inv = weights[n].reshape(-1, K, G, T, S), inverse[n].reshape(-1, K, G, T, 1)
         q_n, k_n, v_n, out_n, dout_n, dq_n, dk_n, dv_n = (x[n] for x in grouped)
-        keep = _keep_sample(key, p, n, w.shape)
+        keep = _keep(key, p, n, w.shape)
         for heads, rows, seen in _blocks(T, S, K, G, causal):
             first = rows.stop == T  # the last queries see all keys: they write dk and dv, the others add
-            block = w[heads, :, rows, :seen]
-            g = dout_n[heads, :, rows] * inv[heads, :, rows]  # so that w can stay unscaled
-            delta = np.vecdot(g, out_n[heads, :, rows])[..., None]
+            block = w[:, heads, :, rows, :seen]
+            g = dout_n[:, heads, :, rows] * inv[:, heads, :, rows]  # so that w can stay unscaled
+            delta = np.vecdot(g, out_n[:, heads, :, rows])[..., None]
             dropped, ds = block, empty(block.shape, block.dtype, like=block)
             if keep is not None:
                 g *= 1 / (1 - p)
-                dropped = block * keep[heads, :, rows, :seen]
-            _add_product(dropped, g, dv_n[heads, :, :seen], first)
-            np.matmul(g, v_n[heads, :, :seen].swapaxes(-1, -2), out=ds)
+                dropped = block * keep[:, heads, :, rows, :seen]
+            _add_product(dropped, g, dv_n[:, heads, :, :seen], first)
+            np.matmul(g, v_n[:, heads, :, :seen].swapaxes(-1, -2), out=ds)
             if keep is not None:
-                ds *= keep[heads, :, rows, :seen]
+                ds *= keep[:, heads, :, rows, :seen]
             ds -= delta
             ds *= block
-            np.matmul(ds, k_n[heads, :, :seen], out=dq_n[heads, :, rows])
-            dq_n[heads, :, rows] *= scale
-            _add_product(ds, q_n[heads, :, rows] * scale, dk_n[heads, :, :seen], first)
+            np.matmul(ds, k_n[:, heads, :, :seen], out=dq_n[:, heads, :, rows])
+            dq_n[:, heads, :, rows] *= scale
+            _add_product(ds, q_n[:, heads, :, rows] * scale, dk_n[:, heads, :, :seen], first)
     return dq, dk, dv
 
 
 def _add_product(a: np.ndarray, b: np.ndarray, total: np.ndarray, first: bool) -> None:
-    """total (K, 1, s, size) = or += a' b, summed over G; a: (K, G, t, s), b: (K, G, t, size)."""
-    for g in range(a.shape[1]):
-        left, right = a[:, g].swapaxes(-1, -2), b[:, g]
+    """total (n, K, 1, s, size) = or += a' b, summed over G; a: (n, K, G, t, s), b: (n, K, G, t, size)."""
+    for g in range(a.shape[2]):
+        left, right = a[:, :, g].swapaxes(-1, -2), b[:, :, g]
         if first and g == 0:
-            np.matmul(left, right, out=total[:, 0])
+            np.matmul(left, right, out=total[:, :, 0])
         else:
-            total[:, 0] += np.matmul(left, right)
+            total[:, :, 0] += np.matmul(left, right)
 
 
 # ------------------------------------------------------------------------------------------------- cuda

@@ -163,6 +163,24 @@ def test_dropout_bits_do_not_depend_on_the_split(rng):
         assert np.array_equal(alone, whole[part])
 
 
+@pytest.mark.parametrize("together", [1, 2, 3, 5])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("p", [0.0, 0.4])
+def test_samples_that_go_together(together, shared, p, rng, monkeypatch):
+    """Groups of samples, the last one smaller; a mask for each sample or one for all; the same bits as alone."""
+    q, k, v, dout = inputs((5, 3, 4, 4, 2, 3, 3), rng)
+    hide = rng.random((1, 1, 3, 4) if shared else (5, 4, 3, 4)) < 0.3
+    for part in (hide, padding_mask(lengths=np.arange(5), size=4), None):
+        options = (part, False, 0.5, p, DRAW)
+        monkeypatch.setattr(module, "SCORES", 4 * 3 * 4)
+        alone = attention(q, k, v, *options)
+        monkeypatch.setattr(module, "SCORES", 4 * 3 * 4 * together)
+        for a, b in zip(alone, attention(q, k, v, *options), strict=True):
+            assert np.array_equal(a, b)
+        check_op(normalised(attention), q, k, v, *options)
+        check_op(backward_from("cpu"), dout, q, k, v, *options, factor=3)
+
+
 # --------------------------------------------------------------------------------------- reported cases
 
 
