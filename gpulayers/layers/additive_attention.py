@@ -8,10 +8,17 @@ from gpulayers.initialize import Init, Rng
 from gpulayers.layers.attention_weights import check_inputs, check_sizes, softmax_rows, softmax_rows_backward
 from gpulayers.layers.layer import Layer
 from gpulayers.layers.linear import Linear
-from gpulayers.ops.additive_scores import additive_scores, additive_scores_backward
+from gpulayers.ops.additive_scores import additive_scores, additive_scores_backward, exp_of
 from gpulayers.ops.matmul import matmul
 from gpulayers.parameter import Parameter
 from gpulayers.step import Train
+
+
+class Keys(NamedTuple):
+    """What a memory is to queries: memory W_key (B, S, hidden_size), and `exp_of` it."""
+
+    values: Array
+    exp: Array
 
 
 class Look(NamedTuple):
@@ -44,7 +51,7 @@ class AdditiveAttention(Layer):
     Initial values: uniform in +-1/sqrt(inputs), as `Linear`; `init(shape, rng)` replaces those of the matrices.
     saved: query, memory, tanh's output (B, T, S, hidden_size) and the weights.
 
-    A decoder that looks at one memory again and again makes its keys once, `key.forward(memory)`, and calls `look`.
+    A decoder that looks at one memory again and again makes its `keys` once, and calls `look`.
 
     Raises ValueError for a size below 1 or a wrong shape, TypeError for another dtype or a mask that is not boolean.
     Source: Bahdanau, Cho and Bengio, Neural machine translation by jointly learning to align and translate, 2015,
@@ -72,7 +79,7 @@ class AdditiveAttention(Layer):
         self, query: Array, memory: Array, *, hide: Array = None, train: Train | None = None
     ) -> tuple[Array, Saved]:
         queries, memory, rows = self._checked(query, memory, hide)
-        context, look = self.look(queries, self.key(memory), memory, rows)
+        context, look = self.look(queries, self.keys(memory), memory, rows)
         return context.reshape(*query.shape[:-1], self.memory_size), Saved(memory, look, query.shape)
 
     def backward(self, dy: Array, saved: Saved) -> tuple[Array, Array]:
@@ -86,7 +93,7 @@ class AdditiveAttention(Layer):
     def weights(self, query: Array, memory: Array, *, hide: Array = None) -> Array:
         """The weights in evaluation, (B, T, S) or, for queries (B, query_size), (B, S)."""
         queries, memory, rows = self._checked(query, memory, hide)
-        _, look = self.look(queries, self.key(memory), memory, rows)
+        _, look = self.look(queries, self.keys(memory), memory, rows)
         return look.weights.reshape(*query.shape[:-1], memory.shape[1])
 
     def _checked(self, query: Array, memory: Array, hide: Array) -> tuple[Array, Array, Array]:
@@ -94,14 +101,19 @@ class AdditiveAttention(Layer):
 
     # ------------------------------------------------------------------------------------------ one look
 
-    def look(self, query: Array, keys: Array, memory: Array, rows: Array) -> tuple[Array, Look]:
+    def keys(self, memory: Array) -> Keys:
+        """For looks at this memory (B, S, memory_size). Their dkeys go through `key.backward(dkeys, memory)`."""
+        values = self.key(memory)
+        return Keys(values, exp_of(values))
+
+    def look(self, query: Array, keys: Keys, memory: Array, rows: Array) -> tuple[Array, Look]:
         """context (B, T, memory_size), and what `look_backward` needs.
 
-        query: (B, T, query_size). keys: `key.forward` of the memory. rows: the mask, `mask_rows`, or None; what it
+        query: (B, T, query_size). keys: `keys(memory)`. rows: the mask, `mask_rows`, or None; what it
         hides in the memory must be finite.
         """
         projected, saved_query = self.query.forward(query)
-        scores, u = additive_scores(projected, keys, self.v.data)
+        scores, u = additive_scores(projected, keys.values, self.v.data, keys.exp)
         weights = softmax_rows(scores, rows)
         return matmul(weights, memory), Look(saved_query, u, weights, rows)
 

@@ -24,7 +24,7 @@ class State(NamedTuple):
 
     network: Any  # h (B, H) of each layer; for LSTM a pair of such tuples
     memory: Array = None  # (B, S, M)
-    keys: Array = None  # (B, S, H), of additive attention
+    keys: Any = None  # of additive attention
     hidden: Array = None  # (B, S)
     context: Array = None  # (B, C), of the decoder that is told it in every step
 
@@ -188,7 +188,7 @@ class AdditiveDecoder(Decoder):
 
     def forward(self, x: Array, encoded: Encoded, train: Train | None = None) -> tuple[Array, Any]:
         (B, T, D), H, memory = x.shape, self.hidden, encoded.memory
-        keys, rows = self.attention.key(memory), encoded.hidden[None, None]
+        keys, rows = self.attention.keys(memory), encoded.hidden[None, None]
         features = empty((B, T, self.features), x.dtype, like=x)  # the steps write their part of it
         features[:, :, H : H + D] = x
         states, steps = self._by_layer(network_state(encoded.state)), []
@@ -226,7 +226,7 @@ class AdditiveDecoder(Decoder):
         return array_module(memory).concatenate([step.look.weights for step in steps], axis=1)
 
     def start(self, encoded: Encoded) -> State:
-        keys = self.attention.key(encoded.memory)
+        keys = self.attention.keys(encoded.memory)
         return State(network_state(encoded.state), encoded.memory, keys, encoded.hidden)
 
     def step(self, x: Array, state: State) -> tuple[Array, State]:

@@ -21,21 +21,51 @@ from gpulayers.cuda import WORK, Work, bytes_of, contiguous, launch
 from gpulayers.ops.op import Op, row_blocks
 from gpulayers.ops.sum_rows import sum_rows
 
+LARGEST = 20.0  # exp(2 * 20) squared is still far from the largest float32
 
-def _forward_reference(query: Array, keys: Array, v: Array) -> tuple[Array, Array]:
-    """query: (B, T, A). keys: (B, S, A). v: (A,). Returns scores (B, T, S) and u (B, T, S, A)."""
+
+def exp_of(keys: Array) -> Array:
+    """exp(2 keys) where `additive_scores` makes use of it, for float32 on the CPU; None elsewhere."""
+    if not isinstance(keys, np.ndarray) or keys.dtype != np.float32 or not within(keys):
+        return None
+    doubled = np.multiply(keys, 2, out=empty(keys.shape, keys.dtype, like=keys))
+    return np.exp(doubled, out=doubled)
+
+
+def within(x: np.ndarray) -> bool:
+    """Whether all of x is in -LARGEST..LARGEST; NaN is not."""
+    return bool(x.max(initial=0) <= LARGEST and x.min(initial=0) >= -LARGEST)
+
+
+def _forward_reference(query: Array, keys: Array, v: Array, exp_keys: Array = None) -> tuple[Array, Array]:
+    """query: (B, T, A). keys: (B, S, A). v: (A,). exp_keys: `exp_of(keys)`, where several calls have the same keys.
+
+    Returns scores (B, T, S) and u (B, T, S, A).
+    """
     xp, dtype = array_module(query, keys, v), wide(query.dtype)
     u = xp.tanh(query.astype(dtype)[:, :, None] + keys.astype(dtype)[:, None])
     scores = (u * v.astype(dtype)).sum(axis=-1)
     return scores.astype(query.dtype), u.astype(query.dtype)
 
 
-def _forward_cpu(query: Array, keys: Array, v: Array) -> tuple[Array, Array]:
+def _forward_cpu(query: Array, keys: Array, v: Array, exp_keys: Array = None) -> tuple[Array, Array]:
+    """With exp_keys, tanh(q + k) = 1 - 2 / (1 + exp(2 q) exp(2 k)): no function of each pair, which is three times as
+    fast. The absolute error of u is below 3e-7 then, where tanh has that relative to u; the softmax of the scores takes
+    differences of them."""
     (B, T, A), S = query.shape, keys.shape[1]
     scores, u = empty((B, T, S), query.dtype, like=query), empty((B, T, S, A), query.dtype, like=query)
+    if exp_keys is not None:
+        exp_keys = exp_keys if within(query) else None
+        query = np.exp(2 * query) if exp_keys is not None else query
     for block in row_blocks(B, T * S * A):
-        np.add(query[block, :, None], keys[block, None], out=u[block])
-        np.tanh(u[block], out=u[block])
+        if exp_keys is None:
+            np.add(query[block, :, None], keys[block, None], out=u[block])
+            np.tanh(u[block], out=u[block])
+        else:
+            np.multiply(query[block, :, None], exp_keys[block, None], out=u[block])
+            u[block] += 1
+            np.divide(-2, u[block], out=u[block])
+            u[block] += 1
         np.matmul(u[block], v, out=scores[block])
     return scores, u
 
@@ -43,7 +73,7 @@ def _forward_cpu(query: Array, keys: Array, v: Array) -> tuple[Array, Array]:
 SCORE_WARPS, GRADIENT_THREADS = 4, 128  # kernels/additive_scores.cu
 
 
-def _forward_cuda(query: Array, keys: Array, v: Array) -> tuple[Array, Array]:
+def _forward_cuda(query: Array, keys: Array, v: Array, exp_keys: Array = None) -> tuple[Array, Array]:
     (B, T, A), S = query.shape, keys.shape[1]
     _check("additive_scores", (B, S, A), keys=keys)
     _check("additive_scores", (A,), v=v)
