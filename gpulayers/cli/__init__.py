@@ -1,8 +1,8 @@
-"""The `gpulayers` command: train, generate, evaluate, profile, verify, doctor.
+"""The `gpulayers` command: train, generate, evaluate, profile, verify, doctor, lab.
 
     gpulayers train [TASK] [options]       gpulayers generate RUN [options]        gpulayers evaluate RUN [options]
     gpulayers profile nsys|ncu|events -- train [options]
-    gpulayers verify [OP...] [options]     gpulayers doctor [--json]
+    gpulayers verify [OP...] [options]     gpulayers doctor [--json]              gpulayers lab [options]
 
 Exit status: 0; 2 with one line on stderr for whatever the user can put right; 1 where training or a profiler cannot go
 on, verify found a fault, or doctor something to mend; 3 where the profiler is not installed; 130 and 143 after Ctrl-C
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 
 import gpulayers
-from gpulayers.cli import doctor, evaluate, generate, profile, train, verify
+from gpulayers.cli import doctor, evaluate, generate, lab, profile, train, verify
 from gpulayers.cli.arguments import Parser, UsageError
 from gpulayers.cuda import GPUUnavailable
 from gpulayers.data import DataError
@@ -38,6 +38,7 @@ COMMANDS = {
     "profile": profile,
     "verify": verify,
     "doctor": doctor,
+    "lab": lab,
 }
 EXPECTED = (
     UsageError,

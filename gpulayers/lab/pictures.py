@@ -73,7 +73,9 @@ def plot_losses(results: Results, path: Path) -> None:
     for result in results:
         row, column = grid.place(result)
         dark = low + 1 < losses[row, column] <= low + 2
-        loss = "-" if result["loss"] is None else f"{result['loss']:.3g}"
+        loss = (
+            f"{result['loss']:.3g}" if result["loss"] is not None else "stopped" if result["stopped"] else "not finite"
+        )
         words = f"{loss}\n{result['sick']['kind'] if result['sick'] else ''}".strip()
         axes.text(column, row, words, ha="center", va="center", fontsize=7, color="white" if dark else "black")
     grid.label(axes, 1, 1)
