@@ -192,6 +192,7 @@ def as_states(state: Any, shape: tuple[int, ...], pair: bool, like: Parameter, w
         if array is None:
             continue
         floating_like(array, like, f"{who}, as {what},")
+        array_module(array, like.data)  # or it would be copied to the other device without a word
         if array.shape != shape:
             raise ValueError(f"{who} takes {what} of shape {shape}, got {array.shape}")
     return states

@@ -263,6 +263,7 @@ def checked_lengths(lengths: Any, T: int, B: int, like: Array, who: str) -> Arra
         if wrong.size:
             raise ValueError(f"{who}: the length of sequence {wrong[0]} is {given[wrong[0]]}, outside 0..{T}")
         return to_device(given.astype(np.int32), device_of(like))
+    array_module(given, like)
     given = given.astype(np.int32)
     args = (error_flag(like), given, np.int32(T + 1), np.int64(B))  # reading them here would wait for the device
     launch("rnn_cell", "check_lengths", (-(-B // CELL_THREADS),), (CELL_THREADS,), args)

@@ -46,6 +46,7 @@ def test_nothing_waits_for_the_device(device, kind, rng, monkeypatch):
     layer = KINDS[kind](2, 3, rng=0).to(device)
     x = gl.to_device(rng.normal(size=(2, 3, 2)).astype(np.float32), device)
     lengths = gl.to_device(np.array([3, 1]), device)
+    layer(x, lengths=lengths)  # what is made once may wait
     if device == "emulated":
         refuse_waiting(monkeypatch)
     (y, _), saved = layer.forward(x, lengths=lengths)
@@ -64,3 +65,23 @@ def test_a_bad_length_on_the_device_is_reported_at_the_next_reading(device, wron
     with pytest.raises(ValueError, match=rf"the length of sequence 1 is {wrong}, outside 0\.\.3"):
         check_errors(x)
     check_errors(x)
+
+
+@on_devices
+@in_kinds
+def test_arrays_of_two_devices_are_refused(device, kind, rng):
+    """H25: explosion/thinc #74 and cupy #589: no silent copy. Only lengths may come from either side."""
+    x = rng.normal(size=(2, 3, 2)).astype(np.float32)
+    here, there = KINDS[kind](2, 3, rng=0), KINDS[kind](2, 3, rng=0).to(device)
+    h0 = np.zeros((1, 2, 3), np.float32)
+    h0 = (h0, h0) if kind == "LSTM" else h0
+    for call in (
+        lambda: there(x),
+        lambda: here(gl.to_device(x, device)),
+        lambda: there(gl.to_device(x, device), h0),
+        lambda: here(x, lengths=gl.to_device(np.array([1, 2]), device)),
+        lambda: there.cells[0](gl.to_device(x[:, 0], device), (h0[0][0], h0[1][0]) if kind == "LSTM" else h0[0]),
+        lambda: there.backward((x, None), there.forward(gl.to_device(x[:, :, :1].repeat(2, 2), device))[1]),
+    ):
+        with pytest.raises((TypeError, ValueError)):
+            call()
