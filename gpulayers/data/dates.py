@@ -85,9 +85,14 @@ STYLES: dict[str, Callable[[date], str]] = {
     "20240303": lambda d: f"{d.year}{d.month:02}{d.day:02}",
     "the day after 2 March 2024": lambda d: f"the day after {day_month_year(d - timedelta(1))}",
     "the day before 4 March 2024": lambda d: f"the day before {day_month_year(d + timedelta(1))}",
+}
+
+# One pair in a hundred asks for the calendar itself. A network would need many more of them to work it out.
+RARE: dict[str, Callable[[date], str]] = {
     "day 63 of 2024": lambda d: f"day {d.timetuple().tm_yday} of {d.year}",
     "first Sunday of March 2024": weekday_of_month,
 }
+ALL_STYLES = STYLES | RARE
 
 
 def is_held_out(d: date) -> bool:
@@ -104,17 +109,22 @@ def days(held_out: bool) -> list[date]:
 
 def date_pair(seed: int, index: int, held_out: bool = False) -> Pair:
     """Pair number `index` to train on, or of the held-out days: day, style and (in a quarter) lower case are drawn."""
-    day, style, case = (int(word) for word in philox(Key(seed, index, DATA_CALL, 0), 0).random_raw(3))
-    possible, styles = days(held_out), list(STYLES.values())
-    d = possible[day * len(possible) >> 64]  # floor(r n / 2^64)
-    text = styles[style * len(styles) >> 64](d)
-    return Pair(text.lower() if case >> 62 == 0 else text, d.isoformat())
+    words = [int(word) for word in philox(Key(seed, index, DATA_CALL, 0), 0).random_raw(4)]
+
+    def drawn(n: int) -> int:
+        return words.pop() * n >> 64  # floor(r n / 2^64)
+
+    possible = days(held_out)
+    d = possible[drawn(len(possible))]
+    styles = list((STYLES if drawn(100) else RARE).values())
+    text = styles[drawn(len(styles))](d)
+    return Pair(text if drawn(4) else text.lower(), d.isoformat())
 
 
 def date_symbols() -> tuple[list[str], list[str]]:
     """All characters of the sources, and of the targets."""
     leap_year = [date(2024, 1, 1) + timedelta(n) for n in range(366)]
-    texts = [style(d) for d in leap_year for style in STYLES.values()]
+    texts = [style(d) for d in leap_year for style in ALL_STYLES.values()]
     return sorted(set("0123456789").union(*texts, *(text.lower() for text in texts))), sorted("0123456789-")
 
 

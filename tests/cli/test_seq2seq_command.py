@@ -99,8 +99,9 @@ def test_on_the_emulated_device(form, tmp_path, capfd, no_picture):
     """One step, its measurement and its sample, through the kernels."""
     found = {}
     for device in ("numpy", "emulated"):
-        options = {"backend": device, "steps": 1, "model": form, "batch": 2, "eval_pairs": 1, "sample_pairs": 1}
-        run(capfd, *words(tmp_path / device, **options, longest=3))
+        options = {"backend": device, "model": form, "steps": 1, "batch": 2, "accumulate": 1, "eval_pairs": 1}
+        options |= {"dim": 4, "hidden": 4, "sample_pairs": 1, "scheduled_sampling": 0, "longest": 3}
+        run(capfd, *words(tmp_path / device, **options))
         found[device] = lines(tmp_path / device / "metrics.jsonl")[0]
     assert found["numpy"]["loss"] == pytest.approx(found["emulated"]["loss"], rel=1e-5)
     assert found["numpy"]["val_loss"] == pytest.approx(found["emulated"]["val_loss"], rel=1e-4)
@@ -113,7 +114,7 @@ def test_dates_are_the_default(tmp_path, capfd, no_picture):
     assert "2 pairs of" in run(capfd, "evaluate", tmp_path / "run").out
 
 
-# ---------------------------------------------------------------------------------------------------- generate, evaluate
+# -------------------------------------------------- generate, evaluate
 
 
 def test_generate(trained, capfd):

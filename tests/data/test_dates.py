@@ -7,10 +7,12 @@ from datetime import date, datetime, timedelta
 import pytest
 
 from gpulayers.data.dates import (
+    ALL_STYLES,
     FIRST,
     LAST,
     MONTHS,
     ORDINALS,
+    RARE,
     STYLES,
     WEEKDAYS,
     date_digest,
@@ -75,18 +77,18 @@ def by_hand(name: str, text: str) -> date:
     return found
 
 
-@pytest.mark.parametrize("name", STYLES)
+@pytest.mark.parametrize("name", ALL_STYLES)
 def test_every_style_reads_back_as_its_day(name):
     """Every day of three years, a leap year and both ends among them, and every 90th of all."""
     for d in [*EVERY_DAY[:366], *EVERY_DAY[-366:], *EVERY_DAY[20_088:20_454], *EVERY_DAY[::90]]:
-        text = STYLES[name](d)
+        text = ALL_STYLES[name](d)
         assert (read(text, FORMATS[name]) if name in FORMATS else by_hand(name, text)) == d
         if "%a" in FORMATS.get(name, "").lower():  # strptime does not compare the weekday with the day
             assert text.startswith(calendar.day_name[d.weekday()][:3])
 
 
 def test_a_style_is_called_what_it_writes():
-    assert all(style(date(2024, 3, 3)) == name for name, style in STYLES.items())
+    assert all(style(date(2024, 3, 3)) == name for name, style in ALL_STYLES.items())
 
 
 def test_names_and_ordinals():
@@ -126,7 +128,7 @@ def test_a_pair_is_a_function_of_seed_and_index():
     assert pairs == [date_pair(3, i) for i in reversed(range(50))][::-1]
     assert pairs != [date_pair(4, i) for i in range(50)]
     assert pairs != [date_pair(3, i, held_out=True) for i in range(50)]
-    assert date_pair(0, 0) == ("1987/7/28", "1987-07-28")
+    assert date_pair(0, 0) == ("17.7.2016", "2016-07-17")
 
 
 def test_held_out_days_never_occur_in_training():
@@ -152,10 +154,17 @@ def test_all_days_styles_and_cases_occur():
     assert 0.2 < sum(text == text.lower() for text in worded) / len(worded) < 0.3
 
 
+def test_rare_styles_are_rare():
+    text = [date_pair(0, i).source.lower() for i in range(5000)]
+    rare = [t for t in text if t.startswith("day ") or re.match("(first|second|third|fourth|last) ", t)]
+    assert 30 < len(rare) < 70
+    assert set(RARE) == {"day 63 of 2024", "first Sunday of March 2024"}
+
+
 def test_no_source_has_two_targets():
     targets = {}
     for d in EVERY_DAY[::11]:
-        for style in STYLES.values():
+        for style in ALL_STYLES.values():
             assert targets.setdefault(style(d).lower(), d) == d
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpulayers.backend import to_device
 from gpulayers.data import DataError
-from gpulayers.data.dates import STYLES, date_digest, date_pair, date_symbols, days
+from gpulayers.data.dates import ALL_STYLES, date_digest, date_pair, date_symbols, days
 from gpulayers.data.pairs import (
     TOKENS,
     Pair,
@@ -160,7 +160,7 @@ class Seq2SeqTask(Task):
         self.digest = date_digest(seed)
         self.validation = [date_pair(seed, i, held_out=True) for i in range(count)]
         self.description = (
-            f"dates in {len(STYLES)} styles to ISO 8601: {len(days(False)):,} days to train on, "
+            f"dates in {len(ALL_STYLES)} styles to ISO 8601: {len(days(False)):,} days to train on, "
             f"{count:,} pairs of {len(days(True)):,} other days to measure on"
         )
         return functools.partial(date_pair, seed), made(self.config, *("".join(part) for part in date_symbols()))
