@@ -94,6 +94,15 @@ class TransformerConfig:
                 raise ValueError(
                     f"TransformerConfig: {name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}"
                 )
+        for name, vocab in (
+            ("pad", min(self.source_vocab, self.target_vocab)),
+            ("bos", self.target_vocab),
+            ("eos", self.target_vocab),
+        ):
+            if not 0 <= getattr(self, name) < vocab:
+                raise ValueError(
+                    f"TransformerConfig: {name} must be an id in 0..{vocab - 1}, got {getattr(self, name)}"
+                )
         if self.tied and self.source_vocab != self.target_vocab:
             raise ValueError(
                 f"TransformerConfig: tied needs one vocabulary, got {self.source_vocab} source and "

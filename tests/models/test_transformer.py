@@ -5,6 +5,7 @@ import pytest
 from contract import check_layer
 from tolerances import assert_close
 
+from gpulayers.decoding import beam_search, greedy_decode
 from gpulayers.gradcheck import gradcheck
 from gpulayers.models.transformer import TokenInput, Transformer, TransformerConfig, load
 from gpulayers.ops.cross_entropy import cross_entropy
@@ -208,6 +209,22 @@ def test_every_array_of_a_state_has_the_batch_first(pairs):
     assert_close(found, model.step(target[:, 1], state)[0][order], "float32", factor=LAYER)
 
 
+@pytest.mark.parametrize("changes", [{}, {"norm_first": False, "positions": "learned"}])
+def test_decoders_take_it(changes, pairs):
+    """Greedy, and beam search, of width 1 the same; their scores are those of whole passes over what they wrote."""
+    model, (source, _) = tiny(seed=4, **changes), pairs
+    greedy, one, three = greedy_decode(model, source), *(beam_search(model, source, width=w) for w in (1, 3))
+    assert np.array_equal(greedy.ids, one.ids)
+    assert greedy.ids.shape[1] <= model.config.longest
+    for found in (greedy, three):
+        inputs = np.concatenate([np.full((3, 1), model.config.bos), found.ids[:, :-1]], axis=1)
+        logits = model(source, inputs).astype(np.float64)
+        log_p = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+        log_p = np.take_along_axis(log_p, found.ids[..., None], axis=-1)[..., 0]
+        behind = np.cumsum(found.ids == model.config.eos, axis=1) - (found.ids == model.config.eos) > 0
+        assert_close(found.scores, np.where(behind, 0, log_p).sum(axis=1), "float32", factor=LAYER)
+
+
 def test_attention_is_that_of_the_pass(pairs):
     """Values of the last block taken by the weights are what its cross-attention gives."""
     model, (source, target) = tiny(layers=1), pairs
@@ -337,6 +354,8 @@ def test_load_refuses_what_is_no_transformer(tmp_path):
         ({"activation": "swish"}, "activation must be one of gelu, .*, got 'swish'"),
         ({"positions": "rotary"}, "positions must be one of sinusoidal, learned, got 'rotary'"),
         ({"tied": True}, "tied needs one vocabulary, got 11 source and 9 target ids"),
+        ({"target_vocab": 2}, "eos must be an id in 0..1, got 2"),
+        ({"pad": -1}, "pad must be an id in 0..8, got -1"),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
     ],
 )
