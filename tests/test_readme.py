@@ -12,7 +12,10 @@ PROGRAMS = {
     "a step by hand": ("README.md", "model.backward", r"^0 5\.\d+"),
     "a kernel of your own": ("README.md", "RawKernel", r"^\[1\. 3\. 5\.\]"),
     "a layer of your own": ("docs/contract.md", "class Square", "^$"),
+    "a feed-forward network": ("docs/feedforward.md", "FeedForwardNet", "^$"),
+    "a ledger": ("docs/lab.md", "Ledger", r"^\['wte', .*'head'\]\nTrue None$"),
     "decoding with a transformer": ("docs/transformer.md", "beam_search", r"^2 2\n\(2, 4, 3, 4\)$"),
+    "a vision transformer by hand": ("docs/vit.md", "ViTConfig", r"^\d+\.\d+ \d\.\d+\n\[\[\["),
 }
 
 

@@ -24,7 +24,7 @@ class HealthLog:
     def __init__(self, folder: Path, model: Any, optimizer: Optimizer, every: int, step: int) -> None:
         self.folder, self.every = folder, every
         self.ledger = Ledger(model, optimizer)
-        self.told = ""  # the sickness that was last spoken of
+        self.told = {"not finite"}  # kinds of sickness; the loop speaks of this one itself, in every step
         self._file = MetricsFile(folder / HEALTH, resume_at=step) if every else None
 
     def watch(self, k: int) -> AbstractContextManager[None]:
@@ -35,17 +35,16 @@ class HealthLog:
         return self.every > 0 and k % self.every == 0
 
     def note(self, k: int) -> str:
-        """Write down what was seen in the step on batch k. Returns a line to say when another sickness has come or the
-        last one has gone, "" otherwise. Raises FileError."""
+        """Write down what was seen in the step on batch k. Returns a line to say when a kind of sickness comes for the
+        first time, "" otherwise. Raises FileError."""
         if self._file is None or not self._watched(k):
             return ""
         sick = first_sick(self.ledger.rows)
         self._file.write(as_record(k + 1, self.ledger.rows))
-        kind = "" if sick is None else sick.kind
-        kind, self.told = self.told, kind
-        if self.told in (kind, "not finite"):  # the loop says what is not finite itself, in every step
+        if sick is None or sick.kind in self.told:
             return ""
-        return f"step {k + 1}: {sick or 'every layer is well again'}"
+        self.told.add(sick.kind)
+        return f"step {k + 1}: {sick}"
 
     def sync(self) -> None:
         if self._file is not None:

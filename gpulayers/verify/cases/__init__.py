@@ -4,6 +4,7 @@ from gpulayers.verify.case import Maker
 from gpulayers.verify.cases import (
     activations,
     attention,
+    feedforward,
     layers,
     linear,
     losses,
@@ -23,6 +24,7 @@ MAKERS: list[Maker] = [
     *losses.MAKERS,
     *optimizers.MAKERS,
     *layers.MAKERS,
+    *feedforward.MAKERS,
     *recurrent.MAKERS,
     *seq2seq.MAKERS,
     *transformer.MAKERS,
