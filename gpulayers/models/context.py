@@ -58,7 +58,8 @@ class MeanState(Layer):
 
     def forward(self, memory: Array, final: Array, lengths: Array, train: Train | None = None) -> tuple[Array, Any]:
         xp, lengths = array_module(memory), lengths[:, None]
-        share = xp.where(xp.arange(memory.shape[1]) < lengths, 1 / xp.maximum(lengths, 1), 0).astype(memory.dtype)
+        each = 1 / xp.maximum(lengths, 1).astype(memory.dtype)
+        share = xp.where(xp.arange(memory.shape[1]) < lengths, each, xp.zeros_like(each))  # (B, S)
         return matmul(share[:, None], memory)[:, 0], share
 
     def backward(self, dy: Array, saved: Any) -> Gradients:

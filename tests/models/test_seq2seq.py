@@ -3,9 +3,12 @@ import dataclasses
 import numpy as np
 import pytest
 from contract import check_layer
+from devices import on_devices, refuse_waiting
+from test_float32_step import Watch
 from tolerances import assert_close
 
 import gpulayers as gl
+from gpulayers.cuda import error_flag
 from gpulayers.gradcheck import gradcheck
 from gpulayers.models.context import CONTEXTS
 from gpulayers.models.recurrent_encoder import lengths_of
@@ -14,6 +17,8 @@ from gpulayers.ops.cross_entropy import cross_entropy
 from gpulayers.optim import AdamW
 from gpulayers.step import Train
 from gpulayers.storage import FileError
+from gpulayers.training.loop import train_step
+from gpulayers.training.tasks import Part
 
 TINY = Seq2SeqConfig(source_vocab=9, target_vocab=8, dim=3, hidden=4)
 DECODERS = ("initial", "every_step", "additive", "dot", "general")
@@ -290,21 +295,40 @@ def test_gradients_with_sampled_inputs(source, target_in):
 # ------------------------------------------------------------------------------------------------- devices
 
 
-@pytest.mark.parametrize(("decoder", "cell"), [("additive", "gru"), ("dot", "lstm"), ("every_step", "rnn")])
-def test_on_the_emulated_device(decoder, cell, source, target_in):
-    changes = {"decoder": decoder, "cell": cell, "sampling": 0.5, "layers": 2}
-    model, there = tiny(dropout=0.2, **changes), tiny(dropout=0.2, **changes).to("emulated")
-    xp = gl.use("emulated")
+@pytest.mark.parametrize(
+    ("decoder", "context"),
+    [("initial", "last"), ("every_step", "mean"), ("additive", "both"), ("dot", "max"), ("general", "both")],
+)
+def test_no_float64_in_a_float32_step(decoder, context, rng):
+    model = tiny(decoder=decoder, context=context, dropout=0.1, layers=2, sampling=0.5)
+    optimizer = AdamW(model, clip_norm=1.0)
+    part = Part(0, (rng.integers(0, 9, (9, 5)), rng.integers(0, 8, (9, 4))), rng.integers(0, 8, (9, 4)))
+    with Watch() as watch:
+        train_step(model, optimizer, [part], seed=0, k=3)
+    assert not watch.found
+
+
+@on_devices
+@pytest.mark.parametrize(
+    ("decoder", "cell", "context"), [("additive", "gru", "mean"), ("dot", "lstm", "max"), ("every_step", "rnn", "both")]
+)
+def test_on_a_device(device, decoder, cell, context, source, target_in, monkeypatch):
+    """Logits and gradients as on the CPU, and the host never waits for the device."""
+    changes = {"decoder": decoder, "cell": cell, "context": context, "sampling": 0.5, "dropout": 0.2, "layers": 2}
+    model, there = tiny(**changes), tiny(**changes).to(device)
     logits, saved = model.forward(source, target_in, Train(seed=1))
-    found, saved_there = there.forward(xp.asarray(source), xp.asarray(target_in), Train(seed=1))
-    assert_close(found.get(), logits, "float32", factor=5)
     dlogits = np.cos(logits)
     model.backward(dlogits, saved)
-    there.backward(xp.asarray(dlogits), saved_there)
+    source_there, target_there, dlogits_there = (gl.to_device(a, device) for a in (source, target_in, dlogits))
+    error_flag(dlogits_there)  # made once
+    with monkeypatch.context() as within:
+        refuse_waiting(within)
+        found, saved_there = there.forward(source_there, target_there, Train(seed=1))
+        there.backward(dlogits_there, saved_there)
+        step, _ = there.step(target_there[:, 0], there.start(source_there))
+    assert_close(found.get(), logits, "float32", factor=5)
     for p, q in zip(model.parameters(), there.parameters(), strict=True):
         assert_close(q.grad.get(), p.grad, "float32", factor=20)
-    state = there.start(xp.asarray(source))
-    step, _ = there.step(xp.asarray(target_in[:, 0]), state)
     assert_close(step.get(), model(source, target_in)[:, 0], "float32", factor=5)
 
 
