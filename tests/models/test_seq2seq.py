@@ -9,6 +9,7 @@ from tolerances import assert_close
 
 import gpulayers as gl
 from gpulayers.cuda import error_flag
+from gpulayers.decoding import beam_search, greedy_decode, log_probabilities
 from gpulayers.gradcheck import gradcheck
 from gpulayers.models.context import CONTEXTS
 from gpulayers.models.recurrent_encoder import lengths_of
@@ -161,6 +162,20 @@ def test_steps_give_what_the_whole_pass_gives(cell, decoder, layers, source, tar
         states.append(state)
     again, _ = model.step(target_in[:, 1], states[1])  # an old state is still what it was
     assert_close(again, logits[:, 1], factor=10)
+
+
+@every_decoder
+def test_beam_search(decoder, source):
+    """Width 1 is greedy; at width 3 a score is what the whole pass says of those ids, so no row got another's state."""
+    model = larger(decoder=decoder, cell="lstm", layers=2, longest=6)
+    greedy, beam = greedy_decode(model, source), beam_search(model, source, width=1)
+    assert np.array_equal(greedy.ids, beam.ids)
+    assert_close(beam.scores, greedy.scores)
+    beam = beam_search(model, source, width=3)
+    target_in = np.concatenate([np.ones((3, 1), int), beam.ids[:, :-1]], axis=1)
+    log_p = log_probabilities("test", model(source, target_in).reshape(-1, 8), model.config).reshape(3, -1, 8)
+    each = np.take_along_axis(log_p, beam.ids[:, :, None], axis=2)[:, :, 0]
+    assert_close(beam.scores, np.where(beam.ids == 0, 0, each).sum(axis=1), factor=10)
 
 
 @every_decoder
