@@ -48,7 +48,7 @@ def test_lists_in_lists_and_dicts_belong_to_the_tree():
 
 def test_integers_are_not_trained():
     with pytest.raises(TypeError, match="Parameter takes a floating array, got int32"):
-        Linear(2, 2, dtype="int32")
+        Parameter(np.zeros(2, np.int32))
     with pytest.raises(TypeError, match=r"Linear\.to takes a floating dtype, got int64"):
         Linear(2, 2).to(dtype=int)
 

@@ -262,19 +262,6 @@ def test_statistics_of_low_precision_stay_wide(dtype, rng):
 
 
 @pytest.mark.parametrize(
-    ("make", "sentence"),
-    [
-        (lambda: BatchNorm(0), "BatchNorm: num_features must be at least 1, got 0"),
-        (lambda: BatchNorm(3, eps=-1), "BatchNorm: eps must be above 0, got -1"),
-        (lambda: BatchNorm(3, momentum=2), r"BatchNorm: momentum must be in 0\.\.1, or None for the average, got 2"),
-    ],
-)
-def test_wrong_constructors(make, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        make()
-
-
-@pytest.mark.parametrize(
     ("shape", "options", "sentence"),
     [
         ((2, 4), {}, r"at least 2 axes and 3 channels on axis -1, got \(2, 4\)"),
