@@ -20,7 +20,11 @@ Init = Callable[[Shape, np.random.Generator], np.ndarray]
 
 def generator(rng: Rng) -> np.random.Generator:
     """A NumPy generator from a generator (itself), a seed, or None (fresh entropy: not reproducible)."""
-    return rng if isinstance(rng, np.random.Generator) else np.random.default_rng(rng)
+    if isinstance(rng, np.random.Generator):
+        return rng
+    if rng is not None and (not hasattr(rng, "__index__") or rng < 0):
+        raise ValueError(f"rng must be a numpy Generator, a seed of 0 or more, or None, got {rng!r}")
+    return np.random.default_rng(rng)
 
 
 def _fans(shape: Shape) -> tuple[int, int]:

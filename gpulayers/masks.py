@@ -34,9 +34,19 @@ def padding_mask(
         raise ValueError(f"padding_mask takes {wanted}, got shape {given.shape}")
     if lengths is None:
         return (given == pad_id)[:, None, None, :]
-    if size is None:
+    if size is not None:
+        _check_size("padding_mask", size=size)
+    else:
         size = int(given.max()) if given.size else 0
     return (xp.arange(size) >= given[:, None])[:, None, None, :]
+
+
+def _check_size(who: str, **sizes: int) -> None:
+    for name, size in sizes.items():
+        if not hasattr(size, "__index__"):
+            raise TypeError(f"{who}: {name} must be an integer, got {size!r}")
+        if size < 0:
+            raise ValueError(f"{who}: {name} must be 0 or more, got {size}")
 
 
 def causal_mask(queries: int, keys: int, *, like: Array = None) -> Array:
@@ -44,6 +54,7 @@ def causal_mask(queries: int, keys: int, *, like: Array = None) -> Array:
 
     like: an array on whose device the mask is made.
     """
+    _check_size("causal_mask", queries=queries, keys=keys)
     xp = array_module(like)
     return xp.arange(keys) > xp.arange(queries)[:, None] + (keys - queries)
 

@@ -4,8 +4,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpulayers.backend import Array, is_floating, wide, zeros
-from gpulayers.layers.layer import Layer, floating_input, floating_like, gradient_of
+from gpulayers.backend import Array, wide, zeros
+from gpulayers.layers.layer import (
+    Layer,
+    check_dtype,
+    check_integer,
+    check_number,
+    check_sizes,
+    floating_input,
+    floating_like,
+    gradient_of,
+)
 from gpulayers.ops.batchnorm import batchnorm, batchnorm_backward, batchnorm_statistics, batchnorm_update
 from gpulayers.ops.op import as_rows
 from gpulayers.parameter import Buffer, Parameter
@@ -72,14 +81,12 @@ class BatchNorm(Layer):
         *,
         dtype: str = "float32",
     ) -> None:
-        if num_features < 1:
-            raise ValueError(f"BatchNorm: num_features must be at least 1, got {num_features}")
-        if not eps > 0:
-            raise ValueError(f"BatchNorm: eps must be above 0, got {eps}")
-        if momentum is not None and not 0 <= momentum <= 1:
-            raise ValueError(f"BatchNorm: momentum must be in 0..1, or None for the average, got {momentum}")
-        if not is_floating(dtype):
-            raise TypeError(f"BatchNorm: dtype must be floating, got {dtype}")
+        check_sizes("BatchNorm", num_features=num_features)
+        check_integer("BatchNorm", axis=axis)
+        check_number("BatchNorm", 0, eps=eps)
+        if momentum is not None:
+            check_number("BatchNorm", 0, 1, momentum=momentum)
+        check_dtype("BatchNorm", dtype)
         self.num_features, self.eps, self.momentum, self.axis = num_features, eps, momentum, axis
         self.weight = Parameter(np.ones(num_features, dtype)) if affine else None
         self.bias = Parameter(np.zeros(num_features, dtype)) if affine else None

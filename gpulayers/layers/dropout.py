@@ -3,7 +3,7 @@
 import math
 
 from gpulayers.backend import Array
-from gpulayers.layers.layer import Layer, floating_input
+from gpulayers.layers.layer import Layer, check_number, floating_input
 from gpulayers.ops.dropout import dropout
 from gpulayers.step import Key, Train
 
@@ -20,8 +20,7 @@ class Dropout(Layer):
     """
 
     def __init__(self, p: float = 0.5) -> None:
-        if not 0 <= p <= 1:
-            raise ValueError(f"Dropout: p must be in 0..1, got {p}")
+        check_number("Dropout", 0, 1, p=p)
         self.p = float(p)
 
     def forward(self, x: Array, train: Train | None = None) -> tuple[Array, Key | None]:

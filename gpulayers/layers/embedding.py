@@ -3,7 +3,7 @@
 from gpulayers import initialize
 from gpulayers.backend import Array
 from gpulayers.initialize import Init, Rng
-from gpulayers.layers.layer import Layer, gradient_of
+from gpulayers.layers.layer import Layer, check_dtype, check_sizes, gradient_of
 from gpulayers.ops.embedding import embedding, embedding_backward
 from gpulayers.ops.op import as_rows
 from gpulayers.parameter import Parameter
@@ -31,6 +31,8 @@ class Embedding(Layer):
         rng: Rng = None,
         dtype: str = "float32",
     ) -> None:
+        check_sizes("Embedding", num_embeddings=num_embeddings, embedding_dim=embedding_dim)
+        check_dtype("Embedding", dtype)
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise ValueError(f"Embedding: padding_idx {padding_idx} is outside the {num_embeddings} embeddings")
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim

@@ -8,7 +8,7 @@ from gpulayers.backend import Array
 from gpulayers.initialize import Init, Rng
 from gpulayers.layers.dropout import Dropout
 from gpulayers.layers.gelu import GELU
-from gpulayers.layers.layer import Layer, floating_like, last_axis
+from gpulayers.layers.layer import Layer, check_sizes, floating_like, last_axis
 from gpulayers.layers.linear import Linear
 from gpulayers.layers.relu import ReLU
 from gpulayers.layers.sigmoid import Sigmoid
@@ -65,6 +65,7 @@ class FeedForward(Layer):
     ) -> None:
         if activation not in ACTIVATIONS:
             raise ValueError(f"FeedForward: activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+        check_sizes("FeedForward", dim=dim, hidden=hidden)
         rng = initialize.generator(rng)
         hidden = 4 * dim if hidden is None else hidden
         self.up = Linear(dim, hidden, bias, init=init, rng=rng, dtype=dtype)

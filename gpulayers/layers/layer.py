@@ -8,8 +8,10 @@ kept, counted, moved or dropped like any value. So one layer may stand in a netw
 recomputed.
 """
 
+import math
 import os
 from collections.abc import Callable, Iterator
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
@@ -160,6 +162,47 @@ def _members(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list | tuple | dict):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _members(f"{name}.{key}", item)
+
+
+# ------------------------------------------------------------------------------------------ the door of constructors
+
+
+def check_sizes(who: str, **sizes: int | None) -> None:
+    """Refuse sizes that are no integers of at least 1; None is passed over."""
+    for name, size in sizes.items():
+        if size is not None:
+            check_integer(who, **{name: size})
+            if size < 1:
+                raise ValueError(f"{who}: {name} must be at least 1, got {size}")
+
+
+def check_integer(who: str, **values: int) -> None:
+    for name, value in values.items():
+        if isinstance(value, bool | np.bool) or not hasattr(value, "__index__"):
+            raise TypeError(f"{who}: {name} must be an integer, got {value!r}")
+
+
+def check_number(who: str, low: float = -math.inf, high: float = math.inf, **values: float) -> None:
+    """Refuse what is no finite number from `low` to `high`."""
+    for name, value in values.items():
+        if isinstance(value, bool | np.bool) or not isinstance(value, Real):
+            raise TypeError(f"{who}: {name} must be a number, got {value!r}")
+        if not low <= value <= high or math.isinf(value):
+            wanted = f"in {low:g}..{high:g}" if high < math.inf else f"{low:g} or more" if low > -math.inf else "finite"
+            raise ValueError(f"{who}: {name} must be {wanted}, got {value}")
+
+
+def check_dtype(who: str, dtype: DTypeLike) -> None:
+    """Refuse a dtype of parameters that is not floating."""
+    try:
+        floating = is_floating(dtype)
+    except TypeError:  # no name of a dtype at all
+        floating = False
+    if not floating:
+        raise TypeError(f"{who}: dtype must be a floating type, got {dtype!r}")
+
+
+# ------------------------------------------------------------------------------------------ the door of forward
 
 
 def floating_input(x: Array, who: str) -> None:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpulayers.backend import Array
-from gpulayers.layers.layer import Layer, floating_like, last_axis
+from gpulayers.layers.layer import Layer, check_dtype, check_number, check_sizes, floating_like, last_axis
 from gpulayers.ops.layernorm import add_layernorm, layernorm, layernorm_backward
 from gpulayers.ops.op import as_rows
 from gpulayers.parameter import Parameter
@@ -28,8 +28,9 @@ class LayerNorm(Layer):
     """
 
     def __init__(self, dim: int, eps: float = 1e-5, bias: bool = True, *, dtype: str = "float32") -> None:
-        if dim < 1:
-            raise ValueError(f"LayerNorm: dim must be at least 1, got {dim}")
+        check_sizes("LayerNorm", dim=dim)
+        check_number("LayerNorm", 0, eps=eps)
+        check_dtype("LayerNorm", dtype)
         self.dim, self.eps = dim, eps
         self.weight = Parameter(np.ones(dim, dtype))
         self.bias = Parameter(np.zeros(dim, dtype)) if bias else None

@@ -1,7 +1,7 @@
 """LeakyReLU: a small slope on the negative side."""
 
 from gpulayers.backend import Array
-from gpulayers.layers.layer import Layer, floating_input
+from gpulayers.layers.layer import Layer, check_number, floating_input
 from gpulayers.ops.relu import leaky_relu, leaky_relu_backward
 from gpulayers.step import Train
 
@@ -15,6 +15,7 @@ class LeakyReLU(Layer):
     """
 
     def __init__(self, negative_slope: float = 0.01) -> None:
+        check_number("LeakyReLU", negative_slope=negative_slope)
         self.negative_slope = float(negative_slope)
 
     def forward(self, x: Array, train: Train | None = None) -> tuple[Array, Array]:

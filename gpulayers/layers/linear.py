@@ -3,7 +3,7 @@
 from gpulayers import initialize
 from gpulayers.backend import Array
 from gpulayers.initialize import Init, Rng
-from gpulayers.layers.layer import Layer, floating_like, last_axis
+from gpulayers.layers.layer import Layer, check_dtype, check_sizes, floating_like, last_axis
 from gpulayers.ops.matmul import matmul
 from gpulayers.ops.op import as_rows
 from gpulayers.ops.sum_rows import sum_rows
@@ -32,6 +32,8 @@ class Linear(Layer):
         rng: Rng = None,
         dtype: str = "float32",
     ) -> None:
+        check_sizes("Linear", in_features=in_features, out_features=out_features)
+        check_dtype("Linear", dtype)
         rng = initialize.generator(rng)
         self.in_features, self.out_features = in_features, out_features
         init = init or initialize.fan_in_uniform

@@ -1,7 +1,7 @@
 """LogSoftmax: the logarithm of softmax, exact where the probability underflows."""
 
 from gpulayers.backend import Array
-from gpulayers.layers.layer import Layer
+from gpulayers.layers.layer import Layer, check_integer
 from gpulayers.layers.softmax import rows_along, rows_back
 from gpulayers.ops.softmax import log_softmax, log_softmax_backward
 from gpulayers.step import Train
@@ -16,6 +16,7 @@ class LogSoftmax(Layer):
     """
 
     def __init__(self, axis: int = -1) -> None:
+        check_integer("LogSoftmax", axis=axis)
         self.axis = axis
 
     def forward(self, x: Array, train: Train | None = None) -> tuple[Array, Array]:

@@ -10,7 +10,7 @@ from gpulayers import initialize
 from gpulayers.backend import Array
 from gpulayers.cuda import keep_on, place_of
 from gpulayers.initialize import Init, Rng
-from gpulayers.layers.layer import Layer, floating_input, floating_like
+from gpulayers.layers.layer import Layer, check_dtype, check_number, check_sizes, floating_input, floating_like
 from gpulayers.ops.add import add
 from gpulayers.ops.rotary import angles, table_rows
 from gpulayers.ops.sum_rows import sum_rows
@@ -37,6 +37,8 @@ class LearnedPositions(Layer):
     def __init__(
         self, context: int, dim: int, *, init: Init | None = None, rng: Rng = None, dtype: str = "float32"
     ) -> None:
+        check_sizes("LearnedPositions", context=context, dim=dim)
+        check_dtype("LearnedPositions", dtype)
         self.context, self.dim = context, dim
         init = init or initialize.gpt2
         self.weight = Parameter(init((context, dim), initialize.generator(rng)).astype(dtype))
@@ -73,6 +75,8 @@ class SinusoidalPositions(Layer):
     """
 
     def __init__(self, dim: int, base: float = 10000.0) -> None:
+        check_sizes("SinusoidalPositions", dim=dim)
+        check_number("SinusoidalPositions", 1, base=base)
         self.dim, self.base = dim, float(base)
 
     def forward(self, x: Array, train: Train | None = None, *, start: int = 0) -> tuple[Array, None]:

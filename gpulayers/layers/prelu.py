@@ -3,7 +3,15 @@
 import numpy as np
 
 from gpulayers.backend import Array
-from gpulayers.layers.layer import Layer, floating_input, floating_like, last_axis
+from gpulayers.layers.layer import (
+    Layer,
+    check_dtype,
+    check_number,
+    check_sizes,
+    floating_input,
+    floating_like,
+    last_axis,
+)
 from gpulayers.ops.op import as_rows
 from gpulayers.ops.relu import prelu, prelu_backward
 from gpulayers.parameter import Parameter
@@ -22,8 +30,9 @@ class PReLU(Layer):
     """
 
     def __init__(self, num_parameters: int = 1, init: float = 0.25, *, dtype: str = "float32") -> None:
-        if num_parameters < 1:
-            raise ValueError(f"PReLU: num_parameters must be at least 1, got {num_parameters}")
+        check_sizes("PReLU", num_parameters=num_parameters)
+        check_number("PReLU", init=init)
+        check_dtype("PReLU", dtype)
         self.num_parameters = num_parameters
         self.weight = Parameter(np.full(num_parameters, init, dtype))
 

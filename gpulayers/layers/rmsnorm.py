@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpulayers.backend import Array, wide
-from gpulayers.layers.layer import Layer, floating_like, gradient_of, last_axis
+from gpulayers.layers.layer import Layer, check_dtype, check_number, check_sizes, floating_like, gradient_of, last_axis
 from gpulayers.ops.op import as_rows
 from gpulayers.ops.rmsnorm import rmsnorm, rmsnorm_backward
 from gpulayers.parameter import Parameter
@@ -29,8 +29,10 @@ class RMSNorm(Layer):
     """
 
     def __init__(self, dim: int, eps: float | None = None, *, dtype: str = "float32") -> None:
-        if dim < 1:
-            raise ValueError(f"RMSNorm: dim must be at least 1, got {dim}")
+        check_sizes("RMSNorm", dim=dim)
+        if eps is not None:
+            check_number("RMSNorm", 0, eps=eps)
+        check_dtype("RMSNorm", dtype)
         self.dim, self.eps = dim, eps
         self.weight = Parameter(np.ones(dim, dtype))
 

@@ -1,7 +1,7 @@
 """Rotary: positions as rotations of queries and keys."""
 
 from gpulayers.backend import Array
-from gpulayers.layers.layer import Layer, floating_input, last_axis
+from gpulayers.layers.layer import Layer, check_number, check_sizes, floating_input, last_axis
 from gpulayers.ops.rotary import rotary, rotary_tables
 from gpulayers.step import Train
 
@@ -17,6 +17,8 @@ class Rotary(Layer):
     """
 
     def __init__(self, dim: int, base: float = 10000.0) -> None:
+        check_sizes("Rotary", dim=dim)
+        check_number("Rotary", 1, base=base)
         if dim % 2:
             raise ValueError(f"Rotary turns pairs of channels: dim must be even, got {dim}")
         self.dim, self.base = dim, float(base)

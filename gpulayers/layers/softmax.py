@@ -1,7 +1,7 @@
 """Softmax: positive values that sum to 1 along an axis."""
 
 from gpulayers.backend import Array, array_module
-from gpulayers.layers.layer import Layer, floating_input
+from gpulayers.layers.layer import Layer, check_integer, floating_input
 from gpulayers.ops.op import as_rows
 from gpulayers.ops.softmax import softmax, softmax_backward
 from gpulayers.step import Train
@@ -17,6 +17,7 @@ class Softmax(Layer):
     """
 
     def __init__(self, axis: int = -1) -> None:
+        check_integer("Softmax", axis=axis)
         self.axis = axis
 
     def forward(self, x: Array, train: Train | None = None) -> tuple[Array, Array]:

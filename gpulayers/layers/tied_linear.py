@@ -18,6 +18,9 @@ class TiedLinear(Layer):
     """
 
     def __init__(self, table: Parameter) -> None:
+        if not isinstance(table, Parameter) or table.data.ndim != 2:
+            got = table.shape if isinstance(table, Parameter) else type(table).__name__
+            raise TypeError(f"TiedLinear takes the Parameter of a table (V, D), got {got}")
         self.weight = table
 
     def forward(self, x: Array, train: Train | None = None) -> tuple[Array, Array]:
