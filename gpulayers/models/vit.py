@@ -24,7 +24,7 @@ from gpulayers import initialize
 from gpulayers.backend import Array, array_module, empty, is_array, wide, zeros
 from gpulayers.layers.dropout import Dropout
 from gpulayers.layers.encoder_block import EncoderBlock
-from gpulayers.layers.layer import Layer, floating_input, floating_like, gradient_of
+from gpulayers.layers.layer import Layer, check_sizes, floating_input, floating_like, gradient_of
 from gpulayers.layers.layernorm import LayerNorm
 from gpulayers.layers.linear import Linear
 from gpulayers.layers.positions import LearnedPositions
@@ -61,14 +61,12 @@ class ViTConfig:
     pool: str = "class"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.image, tuple | list) or len(self.image) != 2:
+            raise ValueError(f"ViTConfig: image must be (height, width), got {self.image!r}")
         object.__setattr__(self, "image", tuple(self.image))  # a list, where it comes from JSON
-        if len(self.image) != 2 or min(self.image) < 1:
-            raise ValueError(f"ViTConfig: image must be (height, width), both at least 1, got {self.image}")
-        for name in ("channels", "patch", "classes", "dim", "heads", "layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"ViTConfig: {name} must be at least 1, got {getattr(self, name)}")
-        if self.hidden is not None and self.hidden < 1:
-            raise ValueError(f"ViTConfig: hidden must be at least 1, got {self.hidden}")
+        check_sizes("ViTConfig", height=self.image[0], width=self.image[1])
+        names = ("channels", "patch", "classes", "dim", "heads", "layers", "hidden")
+        check_sizes("ViTConfig", **{name: getattr(self, name) for name in names})
         if any(side % self.patch for side in self.image):
             height, width = self.image
             raise ValueError(f"ViTConfig: patch must divide the image, got {self.patch} for {height} x {width} pixels")

@@ -213,14 +213,23 @@ def test_load_refuses_what_is_no_vit(tmp_path):
         ({"channels": 0}, "channels must be at least 1, got 0"),
         ({"hidden": 0}, "hidden must be at least 1, got 0"),
         ({"patch": 4}, "patch must divide the image, got 4 for 4 x 6 pixels"),
-        ({"image": (4,)}, r"image must be \(height, width\), both at least 1, got \(4,\)"),
-        ({"image": (0, 4)}, r"both at least 1, got \(0, 4\)"),
+        ({"image": (4,)}, r"image must be \(height, width\), got \(4,\)"),
+        ({"image": 4}, r"image must be \(height, width\), got 4"),
+        ({"image": (0, 4)}, "height must be at least 1, got 0"),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
         ({"pool": "max"}, "pool must be one of class, mean, got 'max'"),
     ],
 )
 def test_impossible_sizes(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
+        dataclasses.replace(TINY, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "got"), [({"dim": 8.0}, "dim .*, got 8.0"), ({"image": (4, "6")}, "width .*, got '6'")]
+)
+def test_sizes_are_integers(changes, got):
+    with pytest.raises(TypeError, match=got):
         dataclasses.replace(TINY, **changes)
 
 
