@@ -2,14 +2,16 @@
 
 import numpy as np
 import pytest
-from devices import check_kernel, in_storage, on_devices
+from contract import as_tuple
+from devices import check_kernel, in_storage, on_devices, only_block
 
 import gpulayers as gl
+from gpulayers.cuda import check_errors
 from gpulayers.ops.gru_cell import gru_cell, gru_cell_backward
 from gpulayers.ops.lstm_cell import lstm_cell, lstm_cell_backward
-from gpulayers.ops.rnn_cell import rnn_cell, rnn_cell_backward
+from gpulayers.ops.rnn_cell import checked_lengths, rnn_cell, rnn_cell_backward
 
-SHAPES = [(1, 1), (5, 7), (2, 129), (0, 4), (130, 3)]
+SHAPES = [(1, 1), (5, 7), (2, 140), (0, 4), (130, 3)]
 LENGTHS = {"no lengths": None, "lengths": [2, 0, 1, 5, 2], "all idle": [0] * 5}
 
 with_lengths = pytest.mark.parametrize("lengths", LENGTHS)
@@ -175,3 +177,49 @@ def test_refusals(device):
         rnn_cell(h, h, h, "sine")
     with pytest.raises(ValueError, match="h_new is not contiguous"):
         rnn_cell(h, h, h, out=(zeros(4, 2).T,))
+
+
+@pytest.mark.parametrize("op", [rnn_cell, gru_cell, lstm_cell])
+def test_h11_beyond_32_bits(op, monkeypatch, rng):
+    """cupy #7539. Only the last row's first block runs; the memory in front of it is not even touched."""
+    gates, H = {rnn_cell: 1, gru_cell: 3, lstm_cell: 4}[op], 1024
+    rows = (1 << 31) // (gates * H) + 2
+
+    def large(cols):
+        array = gl.use("emulated").zeros((rows, cols), np.float16)
+        array[-1] = gl.to_device(draw(rng, cols).astype(np.float16), "emulated")
+        return array
+
+    def check(op, *args):
+        found, row = op(*args), [None if a is None else a[-1:].get().astype(np.float64) for a in args]
+        found, expected = as_tuple(found), as_tuple(op.reference(*row))
+        for a, b in zip(found, expected, strict=True):
+            assert (a is None and b is None) or np.allclose(a[-1, :128].get(), b[0, :128], rtol=4e-3, atol=2e-3)
+        return found
+
+    only_block(monkeypatch, rows - 1)
+    sums, h = large(gates * H), large(H)
+    if op is rnn_cell:
+        (y,) = check(rnn_cell, sums, sums, h)
+        check(rnn_cell_backward, h, None, None, y)
+    elif op is gru_cell:
+        _, kept, hn = check(gru_cell, sums, sums, None, h)
+        check(gru_cell_backward, h, None, None, kept, hn, h)
+    else:
+        _, c, kept = check(lstm_cell, sums, sums, h, h)
+        check(lstm_cell_backward, h, None, None, h, kept, h, c)
+
+
+@on_devices
+@pytest.mark.parametrize("size", [1, 128, 300])
+def test_lengths_on_the_device_are_checked(device, size):
+    lengths = gl.to_device(np.resize(np.array([0, 1, 2, 3]), size), device)
+    found = checked_lengths(lengths, 3, size, lengths, "Who")
+    check_errors(lengths)
+    assert found.dtype == np.int32
+    for row, wrong in ((size - 1, 4), (size // 2, -1)):
+        bad = lengths.copy()
+        bad[row] = wrong
+        checked_lengths(bad, 3, size, bad, "Who")
+        with pytest.raises(ValueError, match=rf"the length of sequence {row} is {wrong}, outside 0\.\.3"):
+            check_errors(bad)

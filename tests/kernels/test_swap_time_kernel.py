@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from devices import check_kernel, in_storage, on_devices
+from devices import check_kernel, in_storage, on_devices, only_block
 
 import gpulayers as gl
 from gpulayers.ops.swap_time import swap_time
@@ -41,3 +41,15 @@ def test_refusals(device):
         swap_time(x, lengths)
     with pytest.raises(TypeError, match="swap_time: lengths must be int32, got an array of int64"):
         swap_time(x, lengths[:2].astype(np.int64))
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_h11_beyond_32_bits(batch_first, monkeypatch):
+    """cupy #7539. Only the last block of the grid runs: the last 2048 elements."""
+    rows, cols = 2, (1 << 30) + 2048
+    x = gl.use("emulated").zeros((1, rows, cols), np.float16)
+    x[0, -1, -2048:] = gl.use("emulated").arange(2048)
+    x = x if batch_first else x.swapaxes(0, 1)
+    only_block(monkeypatch, rows * cols // 2048 - 1)
+    y = swap_time(x, None, batch_first)
+    assert np.array_equal(y.reshape(-1)[-2048:].get(), np.arange(2048))
