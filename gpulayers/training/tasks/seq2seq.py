@@ -112,9 +112,7 @@ class PairOptions(Options):
     )  # fmt: skip
     tokens: str = option("characters", "what a symbol is", choices=TOKENS)
     longest: int = option(64, "most symbols of a source or a target", at_least=1, at_most=2**20)
-    most: int = option(
-        20_000, "most symbols of a vocabulary; the rarer ones are unknown", at_least=1, flag="--vocabulary"
-    )
+    vocabulary: int = option(20_000, "most symbols of a vocabulary; the rarer ones are unknown", at_least=1)
 
     def complete(self) -> "PairOptions":
         if not self.files and self.tokens != "characters":
@@ -240,7 +238,7 @@ class Seq2SeqTask(Task):
         if writing.prompt is None:
             raise ConfigError("--prompt is missing: give the text to answer; of several lines, each by itself")
         translator, data = Translator(saved.model, stored_vocabularies(saved.metadata)), saved.config.data
-        lines = writing.prompt.splitlines()
+        lines = writing.prompt.removesuffix("\n").replace("\r\n", "\n").split("\n")
         for n, line in enumerate(lines, 1):
             if not line.strip():
                 raise ConfigError(f"line {n} of --prompt is empty: each line is answered by itself")
@@ -249,6 +247,8 @@ class Seq2SeqTask(Task):
                     f"line {n} of --prompt has {length} {data.tokens}, more than the {data.longest} that the model "
                     "was made for"
                 )
+        if writing.tokens == 0:
+            return ("\n" for _ in lines)
         answers = translator.answers(lines, decoder_for(saved.model, writing, sampling))
         return (f"{answer}\n" for answer in answers)
 
@@ -264,7 +264,7 @@ def made(config: Config, sources: str, targets: str) -> Vocabularies:
     if o.kind == "transformer" and o.tied:
         sources = targets = f"{sources}\n{targets}"
     lines = [text.split("\n") for text in (sources, targets)]
-    first, second = (Vocabulary.of(part, data.tokens, data.most) for part in lines)
+    first, second = (Vocabulary.of(part, data.tokens, data.vocabulary) for part in lines)
     return first, second
 
 
@@ -292,7 +292,7 @@ def make_model(config: Config, vocabularies: Vocabularies) -> Seq2Seq | Transfor
 def decoder_for(model: Any, writing: Writing, sampling: Sampling) -> Any:
     """How `generate` decodes: (model, source) -> Decoded."""
     most = model.config.longest
-    longest = most if writing.tokens is None else min(max(writing.tokens, 1), most)
+    longest = most if writing.tokens is None else min(writing.tokens, most)
     if writing.beam > 1:
         if sampling.temperature > 0:
             raise ConfigError("--beam above 1 draws nothing: leave --temperature away")
