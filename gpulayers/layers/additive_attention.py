@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 from gpulayers import initialize
 from gpulayers.backend import Array
 from gpulayers.initialize import Init, Rng
-from gpulayers.layers.attention_weights import check_inputs, check_sizes, softmax_rows, softmax_rows_backward
-from gpulayers.layers.layer import Layer
+from gpulayers.layers.attention_weights import check_inputs, softmax_rows, softmax_rows_backward
+from gpulayers.layers.layer import Layer, check_dtype, check_sizes
 from gpulayers.layers.linear import Linear
 from gpulayers.ops.additive_scores import additive_scores, additive_scores_backward, exp_of
 from gpulayers.ops.matmul import matmul
@@ -69,6 +69,7 @@ class AdditiveAttention(Layer):
         dtype: str = "float32",
     ) -> None:
         check_sizes("AdditiveAttention", query_size=query_size, memory_size=memory_size, hidden_size=hidden_size)
+        check_dtype("AdditiveAttention", dtype)
         self.query_size, self.memory_size, self.hidden_size = query_size, memory_size, hidden_size
         rng = initialize.generator(rng)
         self.query = Linear(query_size, hidden_size, bias=False, init=init, rng=rng, dtype=dtype)

@@ -7,12 +7,6 @@ from gpulayers.ops.attention import blank_unseen
 from gpulayers.ops.masked_softmax import masked_softmax, masked_softmax_backward
 
 
-def check_sizes(who: str, **sizes: int) -> None:
-    """Refuse sizes below 1."""
-    if small := [f"{name} = {size}" for name, size in sizes.items() if size < 1]:
-        raise ValueError(f"{who}: sizes must be at least 1, got {', '.join(small)}")
-
-
 def check_inputs(
     query: Array, memory: Array, hide: Array, query_size: int, memory_size: int, who: str
 ) -> tuple[Array, Array, Array]:

@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 from gpulayers.backend import Array
 from gpulayers.initialize import Init, Rng
-from gpulayers.layers.attention_weights import check_inputs, check_sizes, softmax_rows, softmax_rows_backward
-from gpulayers.layers.layer import Layer
+from gpulayers.layers.attention_weights import check_inputs, softmax_rows, softmax_rows_backward
+from gpulayers.layers.layer import Layer, check_dtype, check_sizes
 from gpulayers.layers.linear import Linear
 from gpulayers.ops.matmul import matmul
 from gpulayers.step import Train
@@ -54,6 +54,7 @@ class MultiplicativeAttention(Layer):
         dtype: str = "float32",
     ) -> None:
         check_sizes("MultiplicativeAttention", query_size=query_size, memory_size=memory_size)
+        check_dtype("MultiplicativeAttention", dtype)
         if score not in ("dot", "general"):
             raise ValueError(f"MultiplicativeAttention: score must be 'dot' or 'general', got {score!r}")
         if score == "dot" and query_size != memory_size:

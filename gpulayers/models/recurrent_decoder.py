@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gpulayers.backend import Array, array_module, empty, zeros
+from gpulayers.backend import Array, array_module, empty, wide, zeros
 from gpulayers.layers.additive_attention import AdditiveAttention
 from gpulayers.layers.attention_weights import mask_rows
 from gpulayers.layers.layer import Layer
@@ -104,7 +104,7 @@ class EveryStepDecoder(Decoder):
     def backward(self, dy: Array, saved: Any) -> tuple[Array, Encoded]:
         dbeside, dstate = self.network.backward((dy[:, :, : self.hidden], None), saved)
         dbeside = dbeside + dy[:, :, self.hidden :]
-        dcontext = dbeside[:, :, self.dim :].sum(axis=1)
+        dcontext = dbeside[:, :, self.dim :].sum(axis=1, dtype=wide(dy.dtype)).astype(dy.dtype, copy=False)
         return dbeside[:, :, : self.dim], Encoded(None, dcontext, dstate, None)
 
     def start(self, encoded: Encoded) -> State:
@@ -203,7 +203,7 @@ class AdditiveDecoder(Decoder):
     def backward(self, dy: Array, saved: Any) -> tuple[Array, Encoded]:
         (memory, steps), (B, T, _), H, D = saved, dy.shape, self.hidden, self.dim
         dbeside = dy[:, :, H:].copy()  # of [x_t, c_t], to which the cells add
-        dkeys = zeros((B, memory.shape[1], H), dy.dtype, like=dy)
+        dkeys = zeros((B, memory.shape[1], H), wide(dy.dtype), like=dy)
         weights = empty((B, T, memory.shape[1]), dy.dtype, like=dy)
         dstates: list[Any] = [None] * len(self.network.cells)
         for t in reversed(range(T)):
@@ -215,7 +215,7 @@ class AdditiveDecoder(Decoder):
             dstates[-1] = self._plus(dstates[-1], dquery[:, 0])
             dkeys += dkeys_t
             weights[:, t] = look.weights[:, 0]
-        dmemory = self.attention.key.backward(dkeys, memory)
+        dmemory = self.attention.key.backward(dkeys.astype(dy.dtype, copy=False), memory)
         dmemory += matmul(weights.swapaxes(1, 2), dbeside[:, :, D:])
         return dbeside[:, :, :D], Encoded(dmemory, None, self._stacked(dstates, dy), None)
 

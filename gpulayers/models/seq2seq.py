@@ -21,7 +21,7 @@ from gpulayers import initialize
 from gpulayers.backend import Array, array_module
 from gpulayers.layers.dropout import Dropout
 from gpulayers.layers.embedding import Embedding
-from gpulayers.layers.layer import Layer
+from gpulayers.layers.layer import Layer, check_dtype, check_integer, check_number, check_sizes
 from gpulayers.layers.linear import Linear
 from gpulayers.models.context import CONTEXTS
 from gpulayers.models.recurrent_decoder import DECODERS, Decoder, State
@@ -66,18 +66,15 @@ class Seq2SeqConfig:
     eos: int = 2
 
     def __post_init__(self) -> None:
-        for name in ("source_vocab", "target_vocab", "dim", "hidden", "layers", "longest"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"Seq2SeqConfig: {name} must be at least 1, got {getattr(self, name)}")
+        sizes = ("source_vocab", "target_vocab", "dim", "hidden", "layers", "longest")
+        check_sizes("Seq2SeqConfig", **{name: getattr(self, name) for name in sizes})
+        check_number("Seq2SeqConfig", 0, 1, dropout=self.dropout, sampling=self.sampling)
+        check_integer("Seq2SeqConfig", sampling_steps=self.sampling_steps, pad=self.pad, bos=self.bos, eos=self.eos)
         for name, known in (("cell", NETWORKS), ("context", CONTEXTS), ("decoder", DECODERS)):
             if getattr(self, name) not in known:
                 raise ValueError(
                     f"Seq2SeqConfig: {name} must be one of {', '.join(known)}, got {getattr(self, name)!r}"
                 )
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"Seq2SeqConfig: dropout must be in [0, 1), got {self.dropout}")
-        if not 0 <= self.sampling <= 1:
-            raise ValueError(f"Seq2SeqConfig: sampling must be in 0..1, got {self.sampling}")
         if self.sampling_steps < 0:
             raise ValueError(f"Seq2SeqConfig: sampling_steps must be at least 0, got {self.sampling_steps}")
         if self.context == "both" and not self.bidirectional:
@@ -111,6 +108,7 @@ class Seq2Seq(Layer):
     """
 
     def __init__(self, config: Seq2SeqConfig, seed: initialize.Rng = 0, dtype: str = "float32") -> None:
+        check_dtype("Seq2Seq", dtype)
         rng, c = initialize.generator(seed), config
         self.config = config
         self.encoder = Encoder(c, rng, dtype)

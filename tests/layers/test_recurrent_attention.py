@@ -121,8 +121,8 @@ def test_parameter_names():
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: AdditiveAttention(3, 0, 0), "sizes must be at least 1, got memory_size = 0, hidden_size = 0"),
-        (lambda: MultiplicativeAttention(0, 3), "sizes must be at least 1, got query_size = 0"),
+        (lambda: AdditiveAttention(3, 0, 0), "AdditiveAttention: memory_size must be at least 1, got 0"),
+        (lambda: MultiplicativeAttention(0, 3), "MultiplicativeAttention: query_size must be at least 1, got 0"),
         (lambda: MultiplicativeAttention(3, 3, "concat"), "score must be 'dot' or 'general', got 'concat'"),
         (lambda: MultiplicativeAttention(3, 4, "dot"), "score 'dot' needs query_size = memory_size, got 3 and 4"),
     ],
@@ -130,6 +130,15 @@ def test_parameter_names():
 def test_bad_construction_is_one_sentence(make, sentence):
     with pytest.raises(ValueError, match=sentence):
         make()
+
+
+def test_bad_types_are_one_sentence():
+    with pytest.raises(TypeError, match=r"AdditiveAttention: hidden_size must be an integer, got 2\.5"):
+        AdditiveAttention(3, 4, 2.5)
+    with pytest.raises(TypeError, match="AdditiveAttention: dtype must be a floating type, got 'int32'"):
+        AdditiveAttention(3, 4, 5, dtype="int32")
+    with pytest.raises(TypeError, match="MultiplicativeAttention: dtype must be a floating type, got 'int32'"):
+        MultiplicativeAttention(4, 4, "dot", dtype="int32")
 
 
 @every_form

@@ -383,7 +383,8 @@ def test_load_refuses_what_is_no_seq2seq(tmp_path):
         ({"cell": "qrnn"}, "cell must be one of rnn, gru, lstm, got 'qrnn'"),
         ({"context": "first"}, "context must be one of last, both, mean, max, got 'first'"),
         ({"decoder": "none"}, "decoder must be one of initial, every_step, additive, dot, general, got 'none'"),
-        ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
+        ({"dropout": 1.1}, r"dropout must be in 0\.\.1, got 1.1"),
+        ({"dropout": float("nan")}, r"dropout must be in 0\.\.1, got nan"),
         ({"sampling": 1.5}, r"sampling must be in 0\.\.1, got 1.5"),
         ({"sampling_steps": -1}, "sampling_steps must be at least 0, got -1"),
         ({"bidirectional": False}, "context 'both' needs bidirectional=True"),
@@ -394,6 +395,19 @@ def test_load_refuses_what_is_no_seq2seq(tmp_path):
 )
 def test_impossible_configurations_are_one_sentence(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
+        dataclasses.replace(TINY, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"hidden": 2.5}, r"Seq2SeqConfig: hidden must be an integer, got 2\.5"),
+        ({"pad": "0"}, "Seq2SeqConfig: pad must be an integer, got '0'"),
+        ({"sampling": None}, "Seq2SeqConfig: sampling must be a number, got None"),
+    ],
+)
+def test_other_types_are_one_sentence(changes, sentence):
+    with pytest.raises(TypeError, match=sentence):
         dataclasses.replace(TINY, **changes)
 
 

@@ -107,6 +107,7 @@ def model_cases(rng: np.random.Generator) -> Iterator[Case]:
             make=lambda config=config: Seq2Seq(config, seed=0),
             inputs=(source, target_in),
             train=Train(seed=3, step=7),
+            storages=HALVES,
             large=True,
         )
 
