@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import gpulayers
+from gpulayers.layers import GRU, LSTM, RNN
 from gpulayers.models.gpt import GPT, GPTConfig
 from gpulayers.optim import SGD, AdamW
+from gpulayers.step import Train
 from gpulayers.training.loop import train_step
 from gpulayers.training.tasks import Part
 
@@ -54,6 +56,16 @@ def test_gpt(rotary, rule, rng):
     step(model, optimizer, rng)  # tables of positions are computed in float64, once
     with Watch() as watch:
         step(model, optimizer, rng)
+    assert not watch.found
+
+
+@pytest.mark.parametrize("kind", [RNN, GRU, LSTM])
+def test_recurrent(kind, rng):
+    layer, x = kind(5, 7, 2, bidirectional=True, dropout=0.1, rng=0), rng.normal(size=(3, 4, 5)).astype(np.float32)
+    with Watch() as watch:
+        (y, last), saved = layer.forward(x, lengths=[4, 0, 2], train=Train(1, 2))
+        layer.backward((y, last), saved)
+        layer(x)
     assert not watch.found
 
 
