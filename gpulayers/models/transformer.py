@@ -38,7 +38,7 @@ from gpulayers.layers.dropout import Dropout
 from gpulayers.layers.embedding import Embedding
 from gpulayers.layers.encoder_block import EncoderBlock
 from gpulayers.layers.feedforward import ACTIVATIONS
-from gpulayers.layers.layer import Layer
+from gpulayers.layers.layer import Layer, check_integer, check_sizes
 from gpulayers.layers.layernorm import LayerNorm
 from gpulayers.layers.linear import Linear
 from gpulayers.layers.positions import LearnedPositions, SinusoidalPositions
@@ -84,25 +84,18 @@ class TransformerConfig:
     eos: int = 2
 
     def __post_init__(self) -> None:
-        for name in ("source_vocab", "target_vocab", "dim", "heads", "layers", "hidden", "longest"):
-            if (size := getattr(self, name)) is not None and size < 1:
-                raise ValueError(f"TransformerConfig: {name} must be at least 1, got {size}")
+        names = ("source_vocab", "target_vocab", "dim", "heads", "layers", "hidden", "longest")
+        check_sizes("TransformerConfig", **{name: getattr(self, name) for name in names})
+        check_integer("TransformerConfig", pad=self.pad, bos=self.bos, eos=self.eos)
         if self.dim % self.heads:
             raise ValueError(f"TransformerConfig: heads must divide dim, got {self.heads} heads and dim {self.dim}")
-        for name, choices in (("positions", POSITIONS), ("activation", ACTIVATIONS)):
-            if getattr(self, name) not in choices:
-                raise ValueError(
-                    f"TransformerConfig: {name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}"
-                )
-        for name, vocab in (
-            ("pad", min(self.source_vocab, self.target_vocab)),
-            ("bos", self.target_vocab),
-            ("eos", self.target_vocab),
-        ):
-            if not 0 <= getattr(self, name) < vocab:
-                raise ValueError(
-                    f"TransformerConfig: {name} must be an id in 0..{vocab - 1}, got {getattr(self, name)}"
-                )
+        for name, choices in (("positions", POSITIONS), ("activation", tuple(ACTIVATIONS))):
+            if (found := getattr(self, name)) not in choices:
+                raise ValueError(f"TransformerConfig: {name} must be one of {', '.join(choices)}, got {found!r}")
+        both = min(self.source_vocab, self.target_vocab)
+        for name, vocab in (("pad", both), ("bos", self.target_vocab), ("eos", self.target_vocab)):
+            if not 0 <= (found := getattr(self, name)) < vocab:
+                raise ValueError(f"TransformerConfig: {name} must be an id in 0..{vocab - 1}, got {found}")
         if self.tied and self.source_vocab != self.target_vocab:
             raise ValueError(
                 f"TransformerConfig: tied needs one vocabulary, got {self.source_vocab} source and "

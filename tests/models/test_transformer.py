@@ -350,6 +350,7 @@ def test_load_refuses_what_is_no_transformer(tmp_path):
     [
         ({"heads": 3}, "heads must divide dim, got 3 heads and dim 8"),
         ({"layers": 0}, "layers must be at least 1, got 0"),
+        ({"dim": 8.0}, "dim must be an integer, got 8.0"),
         ({"hidden": 0}, "hidden must be at least 1, got 0"),
         ({"activation": "swish"}, "activation must be one of gelu, .*, got 'swish'"),
         ({"positions": "rotary"}, "positions must be one of sinusoidal, learned, got 'rotary'"),
@@ -360,7 +361,7 @@ def test_load_refuses_what_is_no_transformer(tmp_path):
     ],
 )
 def test_impossible_sizes(changes, sentence):
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises((TypeError, ValueError), match=sentence):
         tiny(**changes)
 
 
