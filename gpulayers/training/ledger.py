@@ -120,7 +120,7 @@ class _Listener:
         for name, parameter in model.named_parameters():
             row = next((r for r in layers if name.startswith(f"{r}.")), name if len(layers) > 1 else next(iter(layers)))
             self.parameters.setdefault(row, []).append(parameter)
-        self.called: list[str] = []
+        self.called: dict[str, str] = {}  # row -> the layer whose output is its activation: itself, or see `_around`
         self.squares: dict[str, list[tuple[Array, int]]] = {}  # of outputs: (sum, how many)
         self.silent: dict[str, dict[str, Array]] = {}  # row -> its activation -> units that were silent all the time
         self.flat: dict[str, list[tuple[Array, int]]] = {}
@@ -134,24 +134,20 @@ class _Listener:
         if self.measuring or threading.get_ident() != self.thread:
             return
         self.stack.append(one)
-        if one.kind == "forward" and one.name in self.parameters and one.name not in self.called:
-            self.called.append(one.name)
+        if one.kind == "forward" and one.name in self.parameters:
+            self.called.setdefault(one.name, one.name)
         if one.kind == "optimizer":
             self._measure(self._before_step, args[1] if len(args) > 1 else None)
 
     def pop(self, result: Any = None) -> None:
         if self.measuring or threading.get_ident() != self.thread:
             return
-        one, row = self.stack[-1], self._row()
-        y = result[0] if isinstance(result, tuple) else result
-        if row is not None and is_array(y) and is_floating(y.dtype) and y.size:
-            if one.kind == "forward" and one.name == row:
-                self._measure(self._output, row, y)
-            elif one.kind == "op" and one.name in SILENT:
-                self._measure(self._units, row, one.name, y)
-        elif one.kind == "forward" and one.name == row:
-            self._measure(self._outputs, row, y)
-        if one.kind == "optimizer":
+        one, y = self.stack[-1], result[0] if isinstance(result, tuple) else result
+        if one.kind == "forward" and self._first_pass():
+            self._measure(self._outputs, self._around(one.name), y)
+        elif one.kind == "op" and one.name in SILENT and (row := self._row()) is not None:
+            self._measure(self._units, row, one.name, y)
+        elif one.kind == "optimizer":
             self._measure(self._after_step)
         self.stack.pop()
 
@@ -162,25 +158,38 @@ class _Listener:
         finally:
             self.measuring = False
 
+    def _first_pass(self) -> bool:
+        """Whether we are in a forward pass that is no evaluation, and none that `Recompute` runs a second time."""
+        kinds = [one.kind for one in self.stack if one.kind in PASSES.values()]
+        return kinds[:1] == ["forward"] and "backward" not in kinds
+
     def _row(self) -> str | None:
-        """The row whose forward pass we are in; None elsewhere, and where `Recompute` runs it a second time."""
-        passes = [one for one in self.stack if one.kind in PASSES.values()]
-        if not passes or passes[0].kind != "forward" or any(one.kind == "backward" for one in passes):
+        """The row whose forward pass we are in."""
+        if not self._first_pass():
             return None
-        return next((one.name for one in passes if one.name in self.parameters), None)
+        return next((one.name for one in self.stack if one.kind == "forward" and one.name in self.parameters), None)
+
+    def _around(self, layer: str) -> list[str]:
+        """The rows whose activation is the output of `layer`: itself, or those in it that are not called by themselves,
+        such as the cells of a recurrent network that unrolls them."""
+        if layer in self.parameters:
+            return [layer]
+        inside = [row for row in self.parameters if row.startswith(f"{layer}.")]
+        return [row for row in inside if self.called.setdefault(row, layer) == layer]
 
     # ------------------------------------------------------------------------------------------------ measuring
 
-    def _output(self, row: str, y: Array) -> None:
-        self.squares.setdefault(row, []).append((sum_of_squares(y), y.size))
-
-    def _outputs(self, row: str, outputs: Any) -> None:
-        """Of a layer with several: all that float, as one."""
-        for y in outputs if isinstance(outputs, tuple) else ():
+    def _outputs(self, rows: list[str], outputs: Any) -> None:
+        """Of a layer with several, all that float, as one."""
+        for y in (outputs if isinstance(outputs, tuple) else (outputs,)) if rows else ():
             if is_array(y) and is_floating(y.dtype) and y.size:
-                self._output(row, y)
+                square = sum_of_squares(y), y.size
+                for row in rows:
+                    self.squares.setdefault(row, []).append(square)
 
     def _units(self, row: str, op: str, y: Array) -> None:
+        if not y.size:
+            return
         silent = SILENT[op](y.reshape(-1, y.shape[-1]).astype(wide(y.dtype)))  # (rows, units)
         where = f"{[one.name for one in self.stack if one.kind in PASSES.values()][-1]} {silent.shape[1]}"
         before = self.silent.setdefault(row, {})
@@ -214,7 +223,7 @@ class _Listener:
         if self.optimizer is None:
             self._gradients(divisor)
         never = [row for row in self.parameters if row not in self.called and self.parameters[row]]
-        return {row: self._row_of(row) for row in never + self.called}
+        return {row: self._row_of(row) for row in [*never, *self.called]}
 
     def _row_of(self, row: str) -> Row:
         squares = _ratio(self.squares.get(row))

@@ -140,6 +140,37 @@ def test_a_pass_that_is_run_again_counts_once(rng):
     assert rows[0].dead is not None
 
 
+def test_cells_that_their_network_unrolls_stand_where_it_is_called(rng):
+    """In the order of calls, not of definition; their activation is the network's."""
+
+    class Tagger(gl.Layer):
+        def __init__(self):
+            self.network = gl.GRU(4, 3, bidirectional=True, rng=0)
+            self.embedding = gl.Embedding(7, 4, rng=0)
+
+        def forward(self, ids, train=None):
+            x, _ = self.embedding.forward(ids)
+            (y, _), saved = self.network.forward(x, train=train)
+            return y, (ids, saved)
+
+        def backward(self, dy, saved):
+            ids, saved = saved
+            dx, _ = self.network.backward((dy, None), saved)
+            self.embedding.backward(dx, ids)
+
+    model, ids = Tagger(), rng.integers(0, 7, (2, 5))
+    ledger = Ledger(model)
+    with ledger.watch():
+        for _ in range(2):
+            y, saved = model.forward(ids)
+            model.backward(y, saved)
+    assert list(ledger.rows) == ["embedding", "network.cells.0", "network.cells.1"]
+    (y, h_n), _ = model.network.forward(model.embedding(ids))
+    for cell in ("network.cells.0", "network.cells.1"):
+        assert ledger.rows[cell].activation == pytest.approx(rms([*y.ravel(), *h_n.ravel()]), rel=1e-6)
+        assert ledger.rows[cell].gradient > 0
+
+
 def test_watching_changes_no_bit(batch):
     ids, targets = batch
     states = []
