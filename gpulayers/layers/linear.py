@@ -51,7 +51,7 @@ class Linear(Layer):
     def backward(self, dy: Array, saved: Array) -> Array:
         x = saved
         dy_rows = as_rows(dy)
+        matmul(as_rows(x).T, dy_rows, add_to=self.weight)  # dW += x' dy, first: it refuses a dy that does not fit
         if self.bias is not None:
             self.bias.add_grad(sum_rows(dy_rows))
-        matmul(as_rows(x).T, dy_rows, add_to=self.weight)  # dW += x' dy
         return matmul(dy_rows, self.weight.data.T).reshape(x.shape)  # dx = dy W'

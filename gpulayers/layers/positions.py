@@ -52,6 +52,7 @@ class LearnedPositions(Layer):
         return add(x, self.weight.data[start : start + x.shape[1]]), start
 
     def backward(self, dy: Array, saved: int) -> Array:
+        floating_like(dy, self.weight, "LearnedPositions.backward")
         _check(dy, self.dim, "LearnedPositions.backward")
         B, T, D = dy.shape
         if self.weight.trainable:

@@ -29,7 +29,11 @@ def matmul(a: Array, b: Array, *, bias: Array = None, out: Array = None, add_to:
         return None
     grad, is_zero = add_to.grad_to_update()
     if is_zero:
-        product(a, b, out=grad)
+        try:
+            product(a, b, out=grad)
+        except BaseException:
+            add_to.zero_grad()  # what nobody has written must not pass for a gradient
+            raise
     else:
         grad += product(a, b)
     return None

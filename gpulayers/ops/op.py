@@ -20,13 +20,16 @@ class Op:
     memory, which it computes in float32.
     cuda: checks and launches a kernel; the reference runs on CuPy arrays where there is none.
 
-    float64 always takes the reference: gradient checks stand on it. All arrays must be of one module.
+    float64 always takes the reference: gradient checks stand on it. All arrays must be of one module. float64 never
+    meets another floating type, which would be a silent promotion (a dy that NumPy made float64, mostly), unless the op
+    is `mixed`: the optimizer's sums are float64 beside float32 parameters.
     """
 
     name: str
     reference: Body
     cpu: Body | None = None
     cuda: Body | None = None
+    mixed: bool = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.body(*args, **kwargs)(*args, **kwargs)
@@ -35,7 +38,11 @@ class Op:
         """The body that a call with these arguments runs."""
         arrays = [a for a in (*args, *kwargs.values()) if is_array(a)]
         xp = array_module(*arrays)
-        dtype = next((a.dtype for a in arrays if is_floating(a.dtype)), None)
+        dtypes = [a.dtype for a in arrays if is_floating(a.dtype)]
+        dtype = dtypes[0] if dtypes else None
+        if not self.mixed and np.float64 in dtypes and any(other != np.float64 for other in dtypes):
+            names = " and ".join(sorted({str(other) for other in dtypes}))
+            raise TypeError(f"{self.name} got {names} arrays in one call: convert one of them with astype")
         if dtype == np.float64 or (xp is np and dtype is not None and dtype != np.float32):
             return self.reference
         return (self.cpu if xp is np else self.cuda) or self.reference

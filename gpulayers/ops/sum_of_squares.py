@@ -69,4 +69,4 @@ def _cuda(x: Array, limit: Array = None, out: Array = None) -> Array:
     return total
 
 
-sum_of_squares = Op("sum_of_squares", reference=_reference, cpu=_cpu, cuda=_cuda)
+sum_of_squares = Op("sum_of_squares", reference=_reference, cpu=_cpu, cuda=_cuda, mixed=True)

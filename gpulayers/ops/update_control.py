@@ -223,4 +223,4 @@ def _check(arrays: tuple[Array, ...], dtype: DTypeLike) -> None:
             raise TypeError(f"update_control: expected an array of {np.dtype(dtype)}, got {array.dtype}")
 
 
-update_control = Op("update_control", reference=_reference, cpu=_cpu, cuda=_cuda)
+update_control = Op("update_control", reference=_reference, cpu=_cpu, cuda=_cuda, mixed=True)

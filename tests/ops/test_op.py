@@ -47,6 +47,18 @@ def test_the_first_floating_array_decides():
     assert ALL(ids, x32) == ALL(x32, y=None) == ALL(x32, 0.5) == "cpu"
 
 
+def test_float64_meets_no_other_type():
+    """NumPy makes float64 of everything; a dy of that type would change the type of all that follows, or be cut."""
+    x, y = np.zeros(3, np.float32), np.zeros(3)
+    for a, b in ((x, y), (y, x), (y, x.astype(np.float16)), (y, x.astype(ml_dtypes.bfloat16))):
+        with pytest.raises(
+            TypeError, match=r"all got (b?float\d\d and b?float\d\d) arrays in one call: convert one of"
+        ):
+            ALL(a, y=b)
+    assert ALL(x, y=x.astype(np.float16)) == "cpu"
+    assert Op("sums", reference, cpu, mixed=True)(x, y=y) == "cpu"
+
+
 def test_the_reference_stands_in(cupy):
     op = Op("only", reference)
     assert op(np.zeros(3, np.float32)) == op(cupy.asarray(np.zeros(3, np.float32))) == "reference"
