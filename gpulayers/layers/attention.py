@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from gpulayers import initialize
 from gpulayers.backend import Array, array_module, empty
 from gpulayers.initialize import Init, Rng
-from gpulayers.layers.layer import Layer, floating_input
+from gpulayers.layers.layer import Layer, check_integer, floating_input
 from gpulayers.layers.linear import Linear
 from gpulayers.masks import check_hide, refuse_other_masks
 from gpulayers.ops.attention import attention, attention_backward
@@ -77,6 +77,10 @@ class MultiHeadAttention(Layer):
         rng: Rng = None,
         dtype: str = "float32",
     ) -> None:
+        sizes = {"dim": dim, "head_dim": head_dim, "value_head_dim": value_head_dim, "kdim": kdim, "vdim": vdim}
+        for name, size in {"heads": heads, "kv_heads": kv_heads, **sizes}.items():
+            if size is not None:
+                check_integer("MultiHeadAttention", **{name: size})
         if heads < 1 or (head_dim is None and dim % heads):
             raise ValueError(f"MultiHeadAttention: heads must divide dim, got {heads} heads for dim {dim}")
         kv_heads = heads if kv_heads is None else kv_heads
@@ -84,7 +88,6 @@ class MultiHeadAttention(Layer):
             raise ValueError(f"MultiHeadAttention: kv_heads must divide heads, got {kv_heads} for {heads} heads")
         if vdim is not None and kdim is None:
             raise ValueError("MultiHeadAttention: vdim is given without kdim")
-        sizes = {"dim": dim, "head_dim": head_dim, "value_head_dim": value_head_dim, "kdim": kdim, "vdim": vdim}
         if small := [f"{name} = {size}" for name, size in sizes.items() if size is not None and size < 1]:
             raise ValueError(f"MultiHeadAttention: sizes must be at least 1, got {', '.join(small)}")
         if not 0 <= dropout < 1:

@@ -173,6 +173,13 @@ def test_bad_construction_is_one_sentence(options, sentence):
         MultiHeadAttention(4, **options)
 
 
+def test_sizes_are_integers():
+    with pytest.raises(TypeError, match=r"MultiHeadAttention: heads must be an integer, got 2\.0"):
+        MultiHeadAttention(4, 2.0)
+    with pytest.raises(TypeError, match="MultiHeadAttention: kdim must be an integer, got '3'"):
+        MultiHeadAttention(4, 2, kdim="3")
+
+
 def test_bad_inputs_are_one_sentence():
     x = np.zeros((2, 3, 4), np.float32)
     layer = MultiHeadAttention(4, 2, rng=0)
