@@ -187,8 +187,8 @@ extern "C" __global__ void __launch_bounds__(CELL_THREADS) lstm_cell_backward(
 
 // ---- lengths, once a sequence: a note of the first that is not in 0..size - 1
 
-extern "C" __global__ void check_lengths(long long* errors, const int* lengths, int size, offset rows) {
-    const offset row = (offset)blockIdx.x * blockDim.x + threadIdx.x;
+extern "C" __global__ void check_lengths(long long* errors, const int* lengths, int size, int rows) {
+    const int row = blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows) return;
     if (lengths[row] < 0 || lengths[row] >= size) report_error(errors, BAD_LENGTH, row, lengths[row], size);
 }

@@ -3,7 +3,8 @@
 from typing import Any, ClassVar
 
 from gpulayers.backend import Array, empty
-from gpulayers.layers.recurrent import Cell, Recurrent, States, Step, Unrolled, at, joined
+from gpulayers.layers.recurrent import Recurrent
+from gpulayers.layers.recurrent_cell import Cell, States, Step, Unrolled, at, joined
 from gpulayers.ops.gru_cell import gru_cell, gru_cell_backward
 from gpulayers.ops.matmul import matmul
 

@@ -4,7 +4,8 @@ from typing import Any, ClassVar
 
 from gpulayers.backend import Array, empty
 from gpulayers.initialize import Init, Rng
-from gpulayers.layers.recurrent import Cell, Recurrent, States, Step, Unrolled, at, joined
+from gpulayers.layers.recurrent import Recurrent
+from gpulayers.layers.recurrent_cell import Cell, States, Step, Unrolled, at, joined
 from gpulayers.ops.matmul import matmul
 from gpulayers.ops.rnn_cell import check_nonlinearity, rnn_cell, rnn_cell_backward
 

@@ -265,6 +265,6 @@ def checked_lengths(lengths: Any, T: int, B: int, like: Array, who: str) -> Arra
         return to_device(given.astype(np.int32), device_of(like))
     array_module(given, like)
     given = given.astype(np.int32)
-    args = (error_flag(like), given, np.int32(T + 1), np.int64(B))  # reading them here would wait for the device
+    args = (error_flag(like), given, np.int32(T + 1), np.int32(B))  # reading them here would wait for the device
     launch("rnn_cell", "check_lengths", (-(-B // CELL_THREADS),), (CELL_THREADS,), args)
     return given
