@@ -13,6 +13,7 @@ PROGRAMS = {
     "a kernel of your own": ("README.md", "RawKernel", r"^\[1\. 3\. 5\.\]"),
     "a layer of your own": ("docs/contract.md", "class Square", "^$"),
     "a feed-forward network": ("docs/feedforward.md", "FeedForwardNet", "^$"),
+    "an encoder-decoder": ("docs/seq2seq.md", "Seq2SeqConfig", r"^\d\.\d+ \[7 6 5\] \[.*\]\n\[\["),
     "a ledger": ("docs/lab.md", "Ledger", r"^\['wte', .*'head'\]\nTrue None$"),
     "decoding with a transformer": ("docs/transformer.md", "beam_search", r"^2 2\n\(2, 4, 3, 4\)$"),
     "a vision transformer by hand": ("docs/vit.md", "ViTConfig", r"^\d+\.\d+ \d\.\d+\n\[\[\["),
