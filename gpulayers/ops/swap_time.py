@@ -8,7 +8,7 @@ Backward is the same function in the other direction.
 import numpy as np
 
 from gpulayers.backend import Array, array_module, empty
-from gpulayers.cuda import contiguous, launch
+from gpulayers.cuda import WORK, Work, contiguous, launch
 from gpulayers.ops.op import Op
 from gpulayers.ops.rnn_cell import check_shapes
 
@@ -53,4 +53,5 @@ def _cuda(x: Array, lengths: Array = None, batch_first: bool = True) -> Array:
     return y
 
 
+WORK["swap_time"] = lambda y, *rest: Work(2 * y.nbytes)
 swap_time = Op("swap_time", reference=_reference, cpu=_cpu, cuda=_cuda)
