@@ -15,6 +15,7 @@ from gpulayers.ops.adam import adam
 from gpulayers.ops.add import add
 from gpulayers.ops.additive_scores import additive_scores, additive_scores_backward
 from gpulayers.ops.attention import attention, attention_backward
+from gpulayers.ops.batchnorm import batchnorm, batchnorm_backward, batchnorm_statistics, batchnorm_update
 from gpulayers.ops.cross_entropy import cross_entropy_rows
 from gpulayers.ops.dropout import dropout
 from gpulayers.ops.elementwise import multiply
@@ -145,6 +146,36 @@ def rmsnorm_peer(torch: Any, x: Any, weight: Any, eps: float) -> Callable[[], An
 
 def rmsnorm_backward_peer(torch: Any, dy: Any, x: Any, rstd: Any, weight: Any) -> Callable[[], Any]:
     return gradients(torch, lambda x, w: torch.nn.functional.rms_norm(x, (COLS,), w, EPS), (x, weight), dy)
+
+
+def batchnorm_arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    x, weight, bias, eps = norm_arguments(rng)
+    return x, *batchnorm_statistics.reference(x), weight, bias, eps
+
+
+def batchnorm_backward_arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    x, mean, var, weight, _, eps = batchnorm_arguments(rng)
+    return draw(rng, ROWS, COLS), x, mean, var, weight, eps
+
+
+def batchnorm_update_arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    return np.zeros(COLS, np.float32), np.ones(COLS, np.float32), np.zeros(1, np.int64), *running(rng), ROWS, 0.1
+
+
+def running(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    return draw(rng, COLS), abs(draw(rng, COLS))
+
+
+def batchnorm_peer(torch: Any, x: Any, mean: Any, var: Any, weight: Any, bias: Any, eps: float) -> Callable[[], Any]:
+    return lambda: torch.nn.functional.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
+
+
+def batchnorm_backward_peer(
+    torch: Any, dy: Any, x: Any, mean: Any, var: Any, weight: Any, eps: float
+) -> Callable[[], Any]:
+    norm = torch.nn.functional.batch_norm
+    inputs = (x, weight, torch.zeros(COLS))
+    return gradients(torch, lambda x, w, b: norm(x, None, None, w, b, True, 0.0, eps), inputs, dy)
 
 
 # ------------------------------------------------------------------------------------------------- attention
@@ -346,6 +377,15 @@ CASES: dict[str, Case] = {
         flops=lambda a, b: 2.0 * a.shape[0] * a.shape[1] * b.shape[1],
     ),
     "sum_rows": Case(sum_rows, matrices(1), lambda torch, x: lambda: x.sum(0)),
+    "batchnorm_statistics": Case(
+        batchnorm_statistics,
+        matrices(1),
+        lambda torch, x: lambda: torch.var_mean(x, 0, correction=0)[::-1],
+        factor=3,
+    ),
+    "batchnorm": Case(batchnorm, batchnorm_arguments, batchnorm_peer),
+    "batchnorm_backward": Case(batchnorm_backward, batchnorm_backward_arguments, batchnorm_backward_peer, factor=3),
+    "batchnorm_update": Case(batchnorm_update, batchnorm_update_arguments, written=(0, 1, 2)),
     "layernorm": Case(layernorm, norm_arguments, layernorm_peer),
     "add_layernorm": Case(add_layernorm, lambda rng: (draw(rng, ROWS, COLS), *norm_arguments(rng)), add_layernorm_peer),
     "layernorm_backward": Case(layernorm_backward, layernorm_backward_arguments, layernorm_backward_peer, factor=3),

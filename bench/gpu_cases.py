@@ -18,6 +18,7 @@ from gpulayers.ops.adam import adam
 from gpulayers.ops.add import add
 from gpulayers.ops.additive_scores import additive_scores, additive_scores_backward
 from gpulayers.ops.attention import attention, attention_backward
+from gpulayers.ops.batchnorm import batchnorm, batchnorm_backward, batchnorm_statistics, batchnorm_update
 from gpulayers.ops.cross_entropy import cross_entropy_rows
 from gpulayers.ops.dropout import dropout
 from gpulayers.ops.elementwise import multiply
@@ -192,6 +193,22 @@ def rmsnorm_backward_arguments(d: Draw) -> tuple[Any, ...]:
     return *stream(1)(d), x, rmsnorm(x, weight, eps)[1], weight
 
 
+def batchnorm_arguments(d: Draw) -> tuple[Any, ...]:
+    x, weight, bias, eps = norm_arguments(d)
+    return x, *batchnorm_statistics(x), weight, bias, eps
+
+
+def batchnorm_backward_arguments(d: Draw) -> tuple[Any, ...]:
+    x, mean, var, weight, _, eps = batchnorm_arguments(d)
+    return *stream(1)(d), x, mean, var, weight, eps
+
+
+def batchnorm_update_arguments(d: Draw) -> tuple[Any, ...]:
+    cols, batches = d.sizes.dim, d.there(np.zeros(1, np.int64))
+    mean, var, new_mean, new_var = (d.normal(cols, dtype="float32") for _ in range(4))
+    return mean, abs(var), batches, new_mean, abs(new_var), d.sizes.tokens, 0.1
+
+
 HEAD = 64
 
 
@@ -336,6 +353,14 @@ CASES: dict[str, Case] = {
     ),
     "adam clear": Case(adam, adam_arguments(True), written=(0, 1, 2, 3), moved=per_parameter(32)),
     "adam clear copy": Case(adam, adam_arguments(True, True), written=(0, 1, 2, 3, 12), moved=per_parameter(34)),
+    "batchnorm_statistics": Case(
+        batchnorm_statistics, stream(1), both(peers.batchnorm_statistics), check="all", factor=3
+    ),
+    "batchnorm": Case(batchnorm, batchnorm_arguments, both(peers.batchnorm)),
+    "batchnorm_backward": Case(
+        batchnorm_backward, batchnorm_backward_arguments, both(peers.batchnorm_backward), check="all", factor=3
+    ),
+    "batchnorm_update": Case(batchnorm_update, batchnorm_update_arguments, written=(0, 1, 2), check="all"),
     "layernorm": Case(layernorm, norm_arguments, both(peers.layernorm), target=Target(0.90, {EAGER: 1.0})),
     "layernorm_backward": Case(
         layernorm_backward,

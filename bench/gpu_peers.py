@@ -116,6 +116,27 @@ def dropout(torch: Any, wrap: Any, x: Any, key: Any, p: float) -> Callable[[], A
 # ------------------------------------------------------------------------------------------------- normalisation
 
 
+def batchnorm_statistics(torch: Any, wrap: Any, x: Any) -> Callable[[], Any]:
+    function = wrap(lambda t: torch.var_mean(t.float(), 0, correction=0)[::-1])
+    return lambda: function(x)
+
+
+def batchnorm(
+    torch: Any, wrap: Any, x: Any, mean: Any, var: Any, weight: Any, bias: Any, eps: float
+) -> Callable[[], Any]:
+    norm = torch.nn.functional.batch_norm
+    function = wrap(lambda *inputs: norm(*inputs, False, 0.0, eps))
+    vectors = mean, var, weight.float(), bias.float()  # as PyTorch's own mixed precision has them
+    return lambda: function(x, *vectors)
+
+
+def batchnorm_backward(
+    torch: Any, wrap: Any, dy: Any, x: Any, mean: Any, var: Any, weight: Any, eps: float
+) -> Callable[[], Any]:
+    function = wrap(lambda t, w, b: torch.nn.functional.batch_norm(t, None, None, w, b, True, 0.0, eps))
+    return gradients(torch, function, (x, weight.float(), torch.zeros_like(weight).float()), dy)
+
+
 def layernorm(torch: Any, wrap: Any, x: Any, weight: Any, bias: Any, eps: float) -> Callable[[], Any]:
     function = wrap(lambda t, w, b: torch.nn.functional.layer_norm(t, t.shape[-1:], w, b, eps))
     return lambda: function(x, weight, bias)
