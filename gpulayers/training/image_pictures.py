@@ -26,13 +26,13 @@ def draw_attention(
     pixels: (N, H, W, C) in 0..1. attention: (N, rows, cols), each image with a scale of its own. Raises FileError.
     """
     count, height, width, _ = pixels.shape
-    figure = new_figure(max(4.0, 0.9 * count), 0.7 + 1.8 * height / width, dpi=100)
+    figure = new_figure(max(4.0, 0.9 * count), min(10.0, 0.7 + 1.8 * height / width), dpi=100)
     axes = figure.subplots(2, count, squeeze=False)
     if title:
         figure.suptitle(title, fontsize=9, x=0.01, ha="left")
     for i, caption in enumerate(captions):
         _show(axes[0, i], pixels[i])
-        axes[0, i].set_title(caption, fontsize=8)
+        axes[0, i].set_title(_short(caption), fontsize=8)
         _show(axes[1, i], pixels[i])
         extent = (-0.5, width - 0.5, height - 0.5, -0.5)
         axes[1, i].imshow(attention[i], cmap="inferno", alpha=0.75, extent=extent, interpolation="nearest", vmin=0)
@@ -58,13 +58,17 @@ def draw_confusion(counts: np.ndarray, classes: Sequence[str], png_path: StrPath
     if title:
         axes.set_title(title, fontsize=10, loc="left")
     if len(classes) <= COUNTED:
-        names = [name if len(name) <= 12 else name[:11] + "…" for name in classes]
+        names = [_short(name) for name in classes]
         axes.set_xticks(range(len(classes)), names, rotation=90 if max(map(len, names)) > 3 else 0)
         axes.set_yticks(range(len(classes)), names)
         for row, col in np.argwhere(counts > 0).tolist():
             color = "white" if share[row, col] > 0.5 else "black"
             axes.text(col, row, str(counts[row, col]), ha="center", va="center", fontsize=8, color=color)
     _save(figure, png_path)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 12 else name[:11] + "…"
 
 
 def _save(figure: "Figure", png_path: StrPath) -> None:
