@@ -270,6 +270,35 @@ def test_a_beam_is_never_worse_than_what_it_follows():
         assert (found.scores >= greedy.scores - 1e-12)[ended].mean() > 0.8
 
 
+# ------------------------------------------------------------------------------------------------- the models
+
+MODELS: dict[str, Any] = {
+    "gru additive": gl.Seq2SeqConfig(9, 8, dim=6, hidden=10, longest=7),
+    "lstm general": gl.Seq2SeqConfig(9, 8, dim=6, hidden=10, layers=2, cell="lstm", decoder="general", longest=7),
+    "rnn initial": gl.Seq2SeqConfig(9, 8, dim=6, hidden=10, cell="rnn", decoder="initial", context="max", longest=7),
+    "gru every_step": gl.Seq2SeqConfig(9, 8, dim=6, hidden=10, decoder="every_step", context="mean", longest=7),
+    "transformer": gl.TransformerConfig(9, 8, dim=8, heads=2, longest=7),
+    "post-norm": gl.TransformerConfig(9, 8, dim=8, heads=2, norm_first=False, positions="learned", longest=7),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("decode", [greedy_decode, sample_decode, beam_search])
+def test_scores_are_those_of_a_whole_pass_over_the_answer(decode, name):
+    """So every part of a model's state follows its row, whatever rows are dropped, taken twice or moved."""
+    config = MODELS[name]
+    make: Any = gl.Transformer if isinstance(config, gl.TransformerConfig) else gl.Seq2Seq
+    model = make(config, seed=3, dtype="float64")
+    model.head.weight.data[...] *= 6  # some rows are sure and end early, some are not
+    source = np.array([[5, 8, 7, 2], [4, 2, 0, 0], [6, 6, 2, 0], [3, 8, 4, 2], [7, 2, 0, 0]])
+    ids, scores = decode(model, source)
+    inputs = np.concatenate([np.full((5, 1), BOS), ids[:, :-1]], axis=1)
+    z = model(source, inputs)
+    log_p = z - np.log(np.exp(z).sum(axis=2, keepdims=True))
+    each = np.take_along_axis(log_p, ids[:, :, None], axis=2)[:, :, 0]
+    np.testing.assert_allclose(np.where(ids == PAD, 0, each).sum(axis=1), scores, rtol=1e-10)
+
+
 # ------------------------------------------------------------------------------------------------- devices, errors
 
 
