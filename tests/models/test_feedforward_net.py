@@ -120,7 +120,7 @@ def test_it_learns(optimizer, ids):
         ({"context": 0}, "context must be at least 1, got 0"),
         ({"widths": (8, 0)}, r"widths must be a tuple of numbers of at least 1, got \(8, 0\)"),
         ({"widths": [8]}, r"widths must be a tuple of numbers of at least 1, got \[8\]"),
-        ({"activation": "silu"}, "activation must be one of tanh, relu, leaky_relu, prelu, gelu, got 'silu'"),
+        ({"activation": "silu"}, "activation must be one of tanh, relu, leaky_relu, prelu, gelu"),
         ({"init": "zero"}, "init must be one of default, naive, xavier, he, got 'zero'"),
         ({"around": "norm"}, "around must be one of plain, residual, batchnorm, layernorm, got 'norm'"),
         ({"dropout": 1.5}, "p must be in 0..1, got 1.5"),
