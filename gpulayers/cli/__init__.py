@@ -1,8 +1,9 @@
-"""The `gpulayers` command: train, generate, evaluate, profile, verify, doctor, lab.
+"""The `gpulayers` command: train, generate, evaluate, profile, verify, doctor, lab, walk.
 
     gpulayers train [TASK] [options]       gpulayers generate RUN [options]        gpulayers evaluate RUN [options]
     gpulayers profile nsys|ncu|events -- train [options]
     gpulayers verify [OP...] [options]     gpulayers doctor [--json]              gpulayers lab [options]
+    gpulayers walk [MODEL] [options]
 
 Exit status: 0; 2 with one line on stderr for whatever the user can put right; 1 where training or a profiler cannot go
 on, verify found a fault, or doctor something to mend; 3 where the profiler is not installed; 130 and 143 after Ctrl-C
@@ -20,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 
 import gpulayers
-from gpulayers.cli import doctor, evaluate, generate, lab, profile, train, verify
+from gpulayers.cli import doctor, evaluate, generate, lab, profile, train, verify, walk
 from gpulayers.cli.arguments import Parser, UsageError
 from gpulayers.cuda import GPUUnavailable
 from gpulayers.data import DataError
@@ -39,6 +40,7 @@ COMMANDS = {
     "verify": verify,
     "doctor": doctor,
     "lab": lab,
+    "walk": walk,
 }
 EXPECTED = (
     UsageError,

@@ -60,7 +60,7 @@ class FeedForwardConfig:
 
     vocab: number of tokens. context: tokens that are looked at (n). dim: width of the embedding.
     widths: of the hidden layers, the first one first; () leaves W1 alone.
-    activation: tanh, relu, leaky_relu (slope 0.01), prelu (one slope a layer), gelu (exact).
+    activation: tanh, relu, leaky_relu (slope 0.01), prelu (one slope a layer), gelu (exact); none for products alone.
     init: default, that of `Linear`; naive, normal with deviation 1; xavier, normal with variance 2 / (in + out); he,
         normal with variance gain^2 / in, where gain^2 = 2 / (1 + slope^2), and 1 for W1, which no activation follows.
         With the last three all biases start at 0.
@@ -82,7 +82,7 @@ class FeedForwardConfig:
                 raise ValueError(f"FeedForwardConfig: {name} must be at least 1, got {getattr(self, name)}")
         if not isinstance(self.widths, tuple) or not all(isinstance(w, int) and w >= 1 for w in self.widths):
             raise ValueError(f"FeedForwardConfig: widths must be a tuple of numbers of at least 1, got {self.widths}")
-        for name, choices in (("activation", tuple(ACTIVATIONS)), ("init", INITS), ("around", AROUND)):
+        for name, choices in (("activation", (*ACTIVATIONS, "none")), ("init", INITS), ("around", AROUND)):
             if (value := getattr(self, name)) not in choices:
                 raise ValueError(f"FeedForwardConfig: {name} must be one of {', '.join(choices)}, got {value!r}")
 
@@ -110,7 +110,7 @@ class Hidden(Layer):
         bias = config.around != "batchnorm"
         self.linear = _linear(config, in_features, out_features, rng, dtype, bias=bias)
         self.norm = _norm(config.around, out_features, dtype)
-        self.activation = ACTIVATIONS[config.activation](dtype)
+        self.activation = None if config.activation == "none" else ACTIVATIONS[config.activation](dtype)
         self.dropout = Dropout(config.dropout)
         self.residual = config.around == "residual" and in_features == out_features
 
@@ -134,8 +134,8 @@ class Hidden(Layer):
         return add(x, h) if self.residual else h
 
     def _parts(self) -> list[Layer]:
-        norm = [] if self.norm is None else [self.norm]
-        return [self.linear, *norm, self.activation, self.dropout]
+        parts = (self.linear, self.norm, self.activation, self.dropout)
+        return [part for part in parts if part is not None]
 
 
 class FeedForwardNet(Layer):
