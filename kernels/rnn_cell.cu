@@ -3,9 +3,9 @@
 // Fused: both sums of each gate, its function, the new state, and rows whose sequence is over at step t, which keep their
 // state; backward also the sum of the three parts that the gradient of the state has. A step is small, a few hundred KB,
 // and its launch and the latency of its loads are what it costs. So a thread takes one number of the state rather than 16
-// bytes, to have as many threads as there can be, and its 3 to 8 loads are under way together. Outputs may be inputs:
-// a thread reads its numbers before it writes them. In storages a number of the state: rnn 3 and 5, gru 12 and 15,
-// lstm 15 and 16, forward and backward.
+// bytes, to have as many threads as there can be, and its 2 to 9 loads are under way together. Outputs may be inputs:
+// a thread reads its numbers before it writes them. In storages a number of the state, forward and backward: rnn 3 and 4,
+// gru 12 and 15, lstm 15 and 14; with lengths 2 more in the backward pass of rnn and lstm.
 //
 // The grid is (B, columns of the state in blocks): a block has one row, so it is all idle or not at all.
 // Gates lie side by side in a row: (B, 3 H) r, z, n and (B, 4 H) i, f, g, o. lengths: (B,), or null for no padding.
