@@ -17,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(SCORE_WARPS * WARP) additive_scores
 ) {
     const offset pair = (offset)blockIdx.x * SCORE_WARPS + threadIdx.x / WARP;
     if (pair >= pairs) return;
-    const bool aligned = A % PACK == 0 && aligned16(u) && aligned16(query) && aligned16(keys) && aligned16(v);
+    const bool aligned = A % PACK == 0 && aligned16(query) && aligned16(keys) && aligned16(v);  // u is a new array
     const offset bt = pair / S, key = bt / T * S + pair % S;
     query += bt * A;
     keys += key * A;
