@@ -26,7 +26,8 @@ def ids(rng):
 @pytest.mark.parametrize(("activation", "around"), list(product(ACTIVATIONS, AROUND)))
 def test_every_form(activation, around, ids):
     check_layer(lambda: tiny(activation=activation, around=around), ids)
-    check_layer(lambda: tiny(activation=activation, around=around, dropout=0.3), ids, train=Train(seed=1, step=2))
+    if around == "batchnorm" or activation == "tanh":  # evaluation is another function there; once for each form
+        check_layer(lambda: tiny(activation=activation, around=around, dropout=0.3), ids, train=Train(seed=1, step=2))
 
 
 @pytest.mark.parametrize("init", INITS)
