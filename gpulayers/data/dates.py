@@ -83,16 +83,16 @@ STYLES: dict[str, Callable[[date], str]] = {
     "3.iii.2024": lambda d: f"{d.day}.{ROMAN[d.month]}.{d.year}",
     "2024/3/3": lambda d: f"{d.year}/{d.month}/{d.day}",
     "20240303": lambda d: f"{d.year}{d.month:02}{d.day:02}",
-    "the day after 2 March 2024": lambda d: f"the day after {day_month_year(d - timedelta(1))}",
-    "the day before 4 March 2024": lambda d: f"the day before {day_month_year(d + timedelta(1))}",
 }
 
-# One pair in a hundred asks for the calendar itself. A network would need many more of them to work it out.
-RARE: dict[str, Callable[[date], str]] = {
+# These ask for arithmetic on the calendar. A network needs many of them to work that out.
+ARITHMETIC: dict[str, Callable[[date], str]] = {
+    "the day after 2 March 2024": lambda d: f"the day after {day_month_year(d - timedelta(1))}",
+    "the day before 4 March 2024": lambda d: f"the day before {day_month_year(d + timedelta(1))}",
     "day 63 of 2024": lambda d: f"day {d.timetuple().tm_yday} of {d.year}",
     "first Sunday of March 2024": weekday_of_month,
 }
-ALL_STYLES = STYLES | RARE
+ALL_STYLES = STYLES | ARITHMETIC
 
 
 def is_held_out(d: date) -> bool:
@@ -107,8 +107,11 @@ def days(held_out: bool) -> list[date]:
     return [d for d in every if is_held_out(d) == held_out]
 
 
-def date_pair(seed: int, index: int, held_out: bool = False) -> Pair:
-    """Pair number `index` to train on, or of the held-out days: day, style and (in a quarter) lower case are drawn."""
+def date_pair(seed: int, index: int, held_out: bool = False, arithmetic: float = 0.01) -> Pair:
+    """Pair number `index` to train on, or of the held-out days: day, style and (in a quarter) lower case are drawn.
+
+    arithmetic: share of the pairs whose style is one of `ARITHMETIC`.
+    """
     words = [int(word) for word in philox(Key(seed, index, DATA_CALL, 0), 0).random_raw(4)]
 
     def drawn(n: int) -> int:
@@ -116,7 +119,7 @@ def date_pair(seed: int, index: int, held_out: bool = False) -> Pair:
 
     possible = days(held_out)
     d = possible[drawn(len(possible))]
-    styles = list((STYLES if drawn(100) else RARE).values())
+    styles = list((ARITHMETIC if drawn(1 << 32) < arithmetic * 2**32 else STYLES).values())
     text = styles[drawn(len(styles))](d)
     return Pair(text if drawn(4) else text.lower(), d.isoformat())
 
@@ -128,7 +131,7 @@ def date_symbols() -> tuple[list[str], list[str]]:
     return sorted(set("0123456789").union(*texts, *(text.lower() for text in texts))), sorted("0123456789-")
 
 
-def date_digest(seed: int) -> str:
+def date_digest(seed: int, arithmetic: float = 0.01) -> str:
     """Of the pairs that a run sees, by a thousand of them: another version of this file has another."""
-    pairs = [date_pair(seed, index, held_out) for held_out in (False, True) for index in range(500)]
-    return hashlib.sha256(repr(pairs).encode()).hexdigest()
+    pairs = [date_pair(seed, index, held_out, arithmetic) for held_out in (False, True) for index in range(500)]
+    return hashlib.sha256(repr((arithmetic, pairs)).encode()).hexdigest()

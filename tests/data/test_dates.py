@@ -8,11 +8,11 @@ import pytest
 
 from gpulayers.data.dates import (
     ALL_STYLES,
+    ARITHMETIC,
     FIRST,
     LAST,
     MONTHS,
     ORDINALS,
-    RARE,
     STYLES,
     WEEKDAYS,
     date_digest,
@@ -128,7 +128,7 @@ def test_a_pair_is_a_function_of_seed_and_index():
     assert pairs == [date_pair(3, i) for i in reversed(range(50))][::-1]
     assert pairs != [date_pair(4, i) for i in range(50)]
     assert pairs != [date_pair(3, i, held_out=True) for i in range(50)]
-    assert date_pair(0, 0) == ("17.7.2016", "2016-07-17")
+    assert date_pair(0, 0) == ("17/7/16", "2016-07-17")
 
 
 def test_held_out_days_never_occur_in_training():
@@ -154,11 +154,17 @@ def test_all_days_styles_and_cases_occur():
     assert 0.2 < sum(text == text.lower() for text in worded) / len(worded) < 0.3
 
 
-def test_rare_styles_are_rare():
-    text = [date_pair(0, i).source.lower() for i in range(5000)]
-    rare = [t for t in text if t.startswith("day ") or re.match("(first|second|third|fourth|last) ", t)]
-    assert 30 < len(rare) < 70
-    assert set(RARE) == {"day 63 of 2024", "first Sunday of March 2024"}
+def test_arithmetic_is_a_share_of_the_pairs():
+    def count(share):
+        texts = [date_pair(0, i, arithmetic=share).source.lower() for i in range(2000)]
+        return sum(bool(re.match("the day |day |(first|second|third|fourth|last) ", text)) for text in texts)
+
+    assert count(0.0) == 0
+    assert 5 < count(0.01) < 40
+    assert 540 < count(0.3) < 660
+    assert count(1.0) == 2000
+    assert len(ARITHMETIC) == 4
+    assert date_digest(0, 0.01) != date_digest(0, 0.02)
 
 
 def test_no_source_has_two_targets():

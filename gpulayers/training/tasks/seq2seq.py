@@ -48,7 +48,7 @@ class Seq2SeqOptions(Options):
     kind: str = option("recurrent", "form of the network", choices=("recurrent", "transformer"), flag="--model")
     dim: int | None = option(
         None, "width of an embedding, and of the transformer", at_least=1, at_most=2**20,
-        default_text="recurrent: 64; transformer: 96",
+        default_text="64",
     )  # fmt: skip
     hidden: int | None = option(
         None, "width of a recurrent state, or of the transformer's feed-forward", at_least=1, at_most=2**20,
@@ -87,7 +87,7 @@ class Seq2SeqOptions(Options):
                 raise ConfigError("decoder dot needs --no-bidirectional; general takes both directions")
             sizes = {"dim": 64, "hidden": 128, "layers": 1}
         else:
-            context, dim = self.context, self.dim or 96
+            context, dim = self.context, self.dim or 64
             sizes = {"dim": dim, "hidden": 4 * dim, "layers": 2}
             if dim % self.heads:
                 raise ConfigError(f"heads must divide dim, got {self.heads} heads and dim {dim}")
@@ -110,6 +110,9 @@ class PairOptions(Options):
         (), "UTF-8 files, a pair in each line: source TAB target", flag="--data", metavar="FILE.tsv",
         default_text="dates",
     )  # fmt: skip
+    arithmetic: float = option(
+        0.01, "dates: share that asks for arithmetic, as in the day after 2 March 2024", at_least=0, at_most=1
+    )
     tokens: str = option("characters", "what a symbol is", choices=TOKENS)
     longest: int = option(64, "most symbols of a source or a target", at_least=1, at_most=2**20)
     vocabulary: int = option(20_000, "most symbols of a vocabulary; the rarer ones are unknown", at_least=1)
@@ -140,7 +143,7 @@ class Seq2SeqTask(Task):
         Seq2SeqOptions(),
         PairOptions(),
         OptimizerOptions(lr=3e-3, weight_decay=0.01),
-        PairTraining(steps=1200, batch=64),
+        PairTraining(steps=600, batch=64, eval_every=150),
     )
     sampling = Sampling(temperature=0.0)
     model: Seq2Seq | Transformer
@@ -154,14 +157,15 @@ class Seq2SeqTask(Task):
 
     def _dates(self) -> tuple[Any, Vocabularies]:
         """The stream of pairs to train on, and the vocabularies."""
-        seed, count = self.config.training.seed, self.config.training.eval_pairs
-        self.digest = date_digest(seed)
-        self.validation = [date_pair(seed, i, held_out=True) for i in range(count)]
+        seed, count, share = self.config.training.seed, self.config.training.eval_pairs, self.config.data.arithmetic
+        self.digest = date_digest(seed, share)
+        self.validation = [date_pair(seed, i, True, share) for i in range(count)]
         self.description = (
             f"dates in {len(ALL_STYLES)} styles to ISO 8601: {len(days(False)):,} days to train on, "
             f"{count:,} pairs of {len(days(True)):,} other days to measure on"
         )
-        return functools.partial(date_pair, seed), made(self.config, *("".join(part) for part in date_symbols()))
+        stream = functools.partial(date_pair, seed, arithmetic=share)
+        return stream, made(self.config, *("".join(part) for part in date_symbols()))
 
     def _files(self) -> tuple[Any, Vocabularies]:
         data, training = self.config.data, self.config.training
