@@ -26,6 +26,7 @@ from gpulayers.ops.masked_softmax import masked_softmax, masked_softmax_backward
 from gpulayers.ops.matmul import product
 from gpulayers.ops.mse import mse
 from gpulayers.ops.op import Op
+from gpulayers.ops.pointwise_loss import pointwise_loss
 from gpulayers.ops.relu import leaky_relu, leaky_relu_backward, prelu, prelu_backward, relu, relu_backward
 from gpulayers.ops.rmsnorm import rmsnorm, rmsnorm_backward
 from gpulayers.ops.rotary import rotary, rotary_tables
@@ -292,6 +293,14 @@ def mse_peer(torch: Any, x: Any, target: Any, _: float) -> Callable[[], Any]:
     return loss_and_gradient(torch, lambda z: torch.nn.functional.mse_loss(z, target), x)
 
 
+def huber_arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    return "huber", draw(rng, N), draw(rng, N), None, None, 1.0, 1 / N, None, False
+
+
+def huber_peer(torch: Any, _: str, x: Any, target: Any, *__: Any) -> Callable[[], Any]:
+    return loss_and_gradient(torch, lambda z: torch.nn.functional.huber_loss(z, target), x)
+
+
 def zipf_ids(rng: np.random.Generator, count: int = 8192) -> np.ndarray:
     p = 1 / np.arange(1, TABLE_ROWS + 1)
     return rng.choice(TABLE_ROWS, count, p=p / p.sum())
@@ -423,6 +432,7 @@ CASES: dict[str, Case] = {
     ),
     "cross_entropy": Case(cross_entropy_rows, cross_entropy_arguments, cross_entropy_peer),
     "mse": Case(mse, lambda rng: (draw(rng, N), draw(rng, N), 1 / N), mse_peer),
+    "pointwise_loss": Case(pointwise_loss, huber_arguments, huber_peer),
     "embedding": Case(
         embedding,
         lambda rng: (zipf_ids(rng), draw(rng, TABLE_ROWS, 256)),

@@ -29,6 +29,7 @@ from gpulayers.ops.masked_softmax import masked_softmax, masked_softmax_backward
 from gpulayers.ops.matmul import product
 from gpulayers.ops.mse import mse
 from gpulayers.ops.op import Op
+from gpulayers.ops.pointwise_loss import pointwise_loss
 from gpulayers.ops.relu import leaky_relu, leaky_relu_backward, prelu, prelu_backward, relu, relu_backward
 from gpulayers.ops.rmsnorm import rmsnorm, rmsnorm_backward
 from gpulayers.ops.rotary import rotary, rotary_tables
@@ -411,6 +412,12 @@ CASES: dict[str, Case] = {
         mse,
         lambda d: (*stream(2)(d), 1 / (d.sizes.tokens * d.sizes.dim)),
         both(peers.mse),
+        check="all",
+    ),
+    "pointwise_loss": Case(
+        pointwise_loss,
+        lambda d: ("huber", *stream(2)(d), None, None, 1.0, 1 / (d.sizes.tokens * d.sizes.dim), None, False),
+        both(peers.huber),
         check="all",
     ),
     "embedding": Case(

@@ -276,6 +276,11 @@ def mse(torch: Any, wrap: Any, x: Any, target: Any, scale: float) -> Callable[[]
     return loss_and_gradient(torch, lambda a: loss(a, target), x, lambda value: value.detach())
 
 
+def huber(torch: Any, wrap: Any, _: str, x: Any, target: Any, *__: Any) -> Callable[[], Any]:
+    loss = wrap(lambda a, b: torch.nn.functional.huber_loss(a, b))
+    return loss_and_gradient(torch, lambda a: loss(a, target), x, lambda value: value.detach())
+
+
 def embedding(torch: Any, wrap: Any, ids: Any, table: Any) -> Callable[[], Any]:
     function = wrap(lambda i, t: torch.nn.functional.embedding(i, t))
     return lambda: function(ids, table)

@@ -63,8 +63,12 @@ from gpulayers.models import (
     ViT,
     ViTConfig,
 )
+from gpulayers.ops.binary_cross_entropy import binary_cross_entropy, binary_cross_entropy_with_logits
 from gpulayers.ops.cross_entropy import count_targets, cross_entropy, cross_entropy_inplace
+from gpulayers.ops.hinge_embedding import hinge_embedding_loss
+from gpulayers.ops.kl_div import kl_div
 from gpulayers.ops.mse import mse_loss
+from gpulayers.ops.regression_losses import huber_loss, l1_loss, smooth_l1_loss
 from gpulayers.optim import (
     SGD,
     Adam,
@@ -140,6 +144,8 @@ __all__ = [
     "ViTConfig",
     "array_module",
     "beam_search",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
     "causal_mask",
     "clip_grad_norm",
     "clip_grad_value",
@@ -149,7 +155,11 @@ __all__ = [
     "device_of",
     "gradcheck",
     "greedy_decode",
+    "hinge_embedding_loss",
+    "huber_loss",
     "initialize",
+    "kl_div",
+    "l1_loss",
     "make_optimizer",
     "make_schedule",
     "mse_loss",
@@ -157,6 +167,7 @@ __all__ = [
     "padding_mask",
     "profiling",
     "sample_decode",
+    "smooth_l1_loss",
     "to_device",
     "to_numpy",
     "use",

@@ -238,6 +238,9 @@ ERRORS = {  # the codes, as kernels/common.cuh has them
     1: "cross_entropy: target {value} in row {row} is outside 0..{last} (and is not ignore_index)",
     2: "Embedding: the id at position {row} is {value}, outside 0..{last}",
     3: "the length of sequence {row} is {value}, outside 0..{last}",
+    4: "nll_loss: target {value} in row {row} is outside 0..{last} (and is not ignore_index)",
+    5: "binary_cross_entropy: number {row} of the probabilities or of the targets is outside 0..1",
+    6: "number {row} of the targets of an embedding loss is neither 1 nor -1",
 }
 
 

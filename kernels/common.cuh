@@ -84,9 +84,10 @@ __device__ __forceinline__ float block_sum(float x, float* scratch) {
 
 // ---- errors: a note in device memory, read by the host when it next waits anyway (gpulayers/cuda.py, `error_flag`)
 //
-// code, row, value, size: the value in that row is outside 0..size - 1. Code 0: nothing happened.
+// code, row, value, size: the value in that row is outside 0..size - 1. Code 0: nothing happened. Of a probability or a
+// sign that is none, the row alone is told.
 
-constexpr int BAD_TARGET = 1, BAD_ID = 2, BAD_LENGTH = 3;
+constexpr int BAD_TARGET = 1, BAD_ID = 2, BAD_LENGTH = 3, BAD_CLASS = 4, BAD_PROBABILITY = 5, BAD_SIGN = 6;
 
 // The first report stays. Only errors[0] is contended; the other fields belong to the thread that won it.
 __device__ __forceinline__ void report_error(long long* errors, int code, offset row, long long value, long long size) {

@@ -1,11 +1,12 @@
-"""cross_entropy and mse_loss against PyTorch, every combination of options."""
+"""The losses against PyTorch, every combination of options."""
 
 import itertools
 
 import numpy as np
 import pytest
-from outside import DTYPES, case, cast, close, load
+from outside import DTYPES, case, case_names, cast, close, load
 
+import gpulayers as gl
 from gpulayers.ops.cross_entropy import cross_entropy, cross_entropy_inplace
 from gpulayers.ops.mse import mse_loss
 
@@ -43,3 +44,35 @@ def test_mse_loss(reduction, dtype):
     loss, dx = mse_loss(x, target, reduction=reduction)
     close(loss, wanted.y, dtype)
     close(np.asarray(cast(wanted.dy, dtype)) * dx, wanted.input_gradients[0], dtype)
+
+
+POINTWISE = sorted(name for name in case_names("losses") if not name.startswith(("ce ", "mse ")))
+
+
+def test_every_pointwise_loss_is_there():
+    assert {name.partition(" ")[0] for name in POINTWISE} >= {
+        "mse_loss", "l1_loss", "huber_loss", "smooth_l1_loss", "kl_div", "binary_cross_entropy",
+        "binary_cross_entropy_with_logits", "hinge_embedding_loss",
+    }  # fmt: skip
+    assert len(POINTWISE) >= 50
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_pointwise_losses(dtype):
+    """A name is the function, its options, the reduction, and the names of its weights."""
+    for name in POINTWISE:
+        function, *words = name.split(" ")
+        options: dict = {key: cast(load("losses")[f"{name}/{key}"], dtype) for key in words if key.endswith("weight")}
+        words = [word for word in words if not word.endswith("weight")]
+        options["reduction"] = words.pop()
+        if function == "kl_div":
+            options["log_target"] = words == ["log"]
+        elif function == "hinge_embedding_loss":
+            options["margin"] = float(words[0])
+        elif "'delta':" in name or "'beta':" in name:
+            options[words[0].strip("{':")] = float(words[1].strip("}"))
+        wanted = case("losses", name)
+        x, target = (cast(a, dtype) for a in wanted.inputs)
+        loss, dx = getattr(gl, function)(x, target, **options)
+        close(loss, wanted.y, dtype)
+        close(np.asarray(cast(wanted.dy, dtype)) * dx, wanted.input_gradients[0], dtype)

@@ -7,37 +7,35 @@ from typing import Any
 
 import numpy as np
 
-from gpulayers.backend import Array, empty, is_array, is_floating, wide, zeros
+from gpulayers.backend import Array, array_module, empty, wide, zeros
 from gpulayers.cuda import contiguous, launch
+from gpulayers.ops.loss_arguments import check_pair, check_reduction, checked_scale, repeated_weight
 from gpulayers.ops.op import BLOCK, Op
+from gpulayers.ops.pointwise_loss import reduced
 from gpulayers.ops.sum_rows import sum_partials
 
 
-def mse_loss(x: Array, target: Array, reduction: str = "mean", *, scale: Array = None) -> tuple[Any, Array]:
+def mse_loss(
+    x: Array, target: Array, reduction: str = "mean", weight: Array = None, *, scale: Array = None
+) -> tuple[Any, Array]:
     """(loss, dx) of sum (x - target)^2, dx being the gradient of the loss.
 
     x, target: any shape, the same for both, one floating dtype. reduction: "mean" over all elements (0 if there are
     none), "sum", or "none": a loss of the shape of x, and dx is the gradient of each element's own loss.
+    weight: floating, of a shape that broadcasts to that of x: a factor of each element; "mean" then divides by the sum
+    of the weights, as in PyTorch, and is 0 where that is 0.
     scale: a scalar array that multiplies dx and not the loss: `optimizer.scale` of float16 training.
 
     Returns loss, a scalar array (float32, float64 for float64 inputs), and dx like x. There is no gradient for target.
     Raises TypeError or ValueError for other dtypes, shapes (nothing is broadcast) and reductions.
     """
-    if not is_floating(x.dtype) or target.dtype != x.dtype:
-        raise TypeError(f"mse_loss takes two arrays of one floating dtype, got {x.dtype} and {target.dtype}")
-    if x.shape != target.shape:
-        raise ValueError(f"mse_loss takes a target of the shape of x, {x.shape}, got {target.shape}")
-    if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f"mse_loss: reduction must be one of mean, sum, none, got {reduction!r}")
-    if scale is not None:
-        if not is_array(scale) or scale.shape != ():
-            got = scale.shape if is_array(scale) else type(scale).__name__
-            raise ValueError(f"mse_loss: scale must be a scalar array, got {got}")
-        scale = scale.astype(wide(x.dtype), copy=False)
-    if reduction == "none":
-        difference = x.astype(wide(x.dtype)) - target.astype(wide(x.dtype))
-        dx = 2 * difference if scale is None else 2 * difference * scale
-        return difference * difference, dx.astype(x.dtype)
+    array_module(x, target, weight)
+    check_pair("mse_loss", x, target)
+    check_reduction("mse_loss", reduction)
+    scale = checked_scale("mse_loss", scale, wide(x.dtype))
+    if weight is not None or reduction == "none":
+        weight = repeated_weight("mse_loss", "weight", weight, x)
+        return reduced("squared", x, target, reduction, weight=weight, scale=scale, by_weight=True)
     factor = 1 / max(x.size, 1) if reduction == "mean" else 1.0
     total, dx = mse(x.reshape(x.size), target.reshape(x.size), factor, scale)
     return total, dx.reshape(x.shape)

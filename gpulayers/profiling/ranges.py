@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, Protocol, Self
 from gpulayers import cuda
 from gpulayers.layers.layer import Layer
 from gpulayers.ops.op import Op
+from gpulayers.replica import original
 
 PASSES = {"forward": "forward", "backward": "backward", "__call__": "evaluation"}  # method -> kind
-LOSSES = ("cross_entropy", "mse")  # ops
+LOSSES = ("cross_entropy", "soft_cross_entropy", "nll", "mse", "pointwise_loss", "cosine_embedding")  # ops
 
 
 class Range(NamedTuple):
@@ -91,7 +92,8 @@ class Ranges:
     """While it is entered, `recorder` is told of every range in `model`, `optimizer`, the ops and the launches.
 
     calls: further (module or class, function, Range) to record. The classes are changed, not the model: another model
-    of the same classes is recorded too, its layers under their class names. One at a time.
+    of the same classes is recorded too, its layers under their class names, those of a replica of the model under the
+    model's. One at a time.
 
     Raises RuntimeError if another one is entered.
     """
@@ -170,4 +172,4 @@ def recording() -> bool:
 
 
 def _range_of_layer(ranges: dict[int, Range], method: str, layer: Layer) -> Range:
-    return ranges.get(id(layer)) or Range.of_layer("", type(layer).__name__, method)
+    return ranges.get(id(original(layer))) or Range.of_layer("", type(layer).__name__, method)

@@ -1,4 +1,4 @@
-"""cross_entropy with every combination of its options, and mse_loss."""
+"""cross_entropy with every combination of its options, and the other losses with theirs."""
 
 import itertools
 
@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from vectors.recorder import Recorder, gradient, leaf, numpy
 
 ROWS, CLASSES = 9, 6
+REDUCTIONS = ("mean", "sum", "none")
 
 
 def write() -> None:
@@ -19,7 +20,71 @@ def write() -> None:
             lambda x, target, reduction=reduction: F.mse_loss(x, target, reduction=reduction),
             [r.draw(4, 5), r.draw(4, 5)],
         )
+    distances(r)
+    two_classes(r)
+    divergences(r)
+    hinges(r)
     r.write("losses")
+
+
+def distances(r: Recorder) -> None:
+    x, target, weight = r.draw(4, 5, scale=2), r.draw(4, 5), np.abs(r.draw(4, 5)) + np.float32(0.25)
+    x[0, 0] = target[0, 0]
+    for loss, options in (
+        ("mse", {}),
+        ("l1", {}),
+        ("huber", {"delta": 0.5}),
+        ("huber", {}),
+        ("smooth_l1", {"beta": 0.5}),
+    ):
+        for reduction, weighted in itertools.product(REDUCTIONS, (False, True)):
+            if (weighted and loss == "smooth_l1") or (not weighted and loss == "mse"):
+                continue
+            case(r, f"{loss}_loss {options} {reduction}", [x, target], options, reduction, weight=weighted and weight)
+    case(r, "smooth_l1_loss {'beta': 0} mean", [x, target], {"beta": 0}, "mean")
+
+
+def two_classes(r: Recorder) -> None:
+    shape = 3, 4, 5
+    target = r.rng.choice(np.array([0, 1, 0.3], np.float32), shape)
+    probability = r.rng.uniform(0, 1, shape).astype(np.float32)
+    probability[0, 0, :2], target[0, 0, :3] = (0, 1), (0, 1, 1)  # certain, and right: a gradient of 0 over 1e-12
+    logits = r.draw(*shape, scale=4)
+    logits[0, 0, :4], target[0, 0, :4] = (1e4, 1e4, -1e4, -1e4), (0, 1, 0, 1)
+    weight, row = np.abs(r.draw(4, 1)) + np.float32(0.25), np.abs(r.draw(5)) + np.float32(0.5)
+    right = np.where(np.isin(probability, (0, 1)), probability, target).astype(np.float32)
+    for reduction, weighted in itertools.product(REDUCTIONS, (False, True)):
+        case(r, f"binary_cross_entropy {reduction}", [probability, right], {}, reduction, weight=weighted and weight)
+        for pos in (False, True):
+            name = f"binary_cross_entropy_with_logits pos={pos} {reduction}"
+            case(r, name, [logits, target], {}, reduction, weight=weighted and weight, pos_weight=pos and row)
+
+
+def divergences(r: Recorder) -> None:
+    logits, others = r.draw(4, 5), r.draw(4, 5)
+    x, log_p = (F.log_softmax(torch.tensor(a), dim=1).numpy() for a in (logits, others))
+    p = np.exp(log_p)
+    p[1, 2] = 0
+    for reduction in (*REDUCTIONS, "batchmean"):
+        case(r, f"kl_div {reduction}", [x, p], {}, reduction)
+        case(r, f"kl_div log {reduction}", [x, log_p], {"log_target": True}, reduction)
+
+
+def hinges(r: Recorder) -> None:
+    x, target = r.draw(4, 5), r.rng.choice(np.array([-1, 1], np.float32), (4, 5))
+    for reduction, margin in itertools.product(REDUCTIONS, (1.0, 0.25)):
+        case(r, f"hinge_embedding_loss {margin} {reduction}", [x, target], {"margin": margin}, reduction)
+
+
+def case(r: Recorder, name: str, inputs: list, options: dict, reduction: str, **weights) -> None:
+    """One call of the function that the name begins with; weights: arrays, or False for none."""
+    weights = {key: w for key, w in weights.items() if w is not False}
+    name = " ".join((name, *weights))
+    r.put(**{f"{name}/{key}": w for key, w in weights.items()})
+    function = getattr(F, name.partition(" ")[0])
+    constants = {key: torch.tensor(w, dtype=torch.float64) for key, w in weights.items()}
+    r.case(name, lambda *x: function(*x, reduction=reduction, **options, **constants), inputs)
+    r.arrays.pop(f"{name}/dx1")  # of the target, for which the library has none
 
 
 def cross_entropies(r: Recorder) -> None:

@@ -1,12 +1,18 @@
-"""Cross-entropy and mean squared error."""
+"""Cross-entropy, mean squared error, and the losses that are sums over elements."""
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from gpulayers.ops.binary_cross_entropy import binary_cross_entropy, binary_cross_entropy_with_logits
 from gpulayers.ops.cross_entropy import cross_entropy, cross_entropy_rows
+from gpulayers.ops.hinge_embedding import hinge_embedding_loss
+from gpulayers.ops.kl_div import kl_div
 from gpulayers.ops.mse import mse, mse_loss
+from gpulayers.ops.pointwise_loss import FORMULAS, pointwise_loss
+from gpulayers.ops.regression_losses import huber_loss, l1_loss, smooth_l1_loss
 from gpulayers.verify.case import Arg, Case, GradientCase, Maker, OpCase, exact, transposed, written
 from gpulayers.verify.cases.inputs import EXTREMES, VOCABULARY, normal
 
@@ -105,4 +111,56 @@ def mse_cases(rng: np.random.Generator) -> Iterator[Case]:
         yield GradientCase(ops=(mse,), name=reduction, function=loss, inputs=(rng.normal(size=(3, 4)),))
 
 
-MAKERS: list[Maker] = [cross_entropy_cases, cross_entropy_gradients, mse_cases]
+def pair(rng: np.random.Generator, kind: str, *shape: int) -> tuple[np.ndarray, np.ndarray]:
+    """x and target as the kind of `pointwise_loss` takes them, in numbers that every storage holds."""
+    x, target = normal(rng, *shape, std=2), normal(rng, *shape, std=2)
+    if kind.startswith("bce"):
+        target = rng.choice([0, 0.25, 1], shape).astype(np.float32)
+    if kind == "bce":
+        x = rng.uniform(0.05, 0.95, shape).astype(np.float32)
+    if kind.startswith("kl"):
+        x = -np.abs(x)
+        target = -np.abs(target) if kind == "kl_log" else rng.choice([0, 0.25, 0.75], shape).astype(np.float32)
+    if kind == "hinge":
+        target = rng.choice([-1, 1], shape).astype(np.float32)
+    return x, target
+
+
+def pointwise_cases(rng: np.random.Generator) -> Iterator[Case]:
+    for kind in FORMULAS:
+        for size in (0, 1, 5, 1023, VOCABULARY):
+            x, target = pair(rng, kind, size)
+            args = (kind, x, target, None, None, 0.5, 1 / 64, None, False)  # smaller, and float16 would underflow
+            yield OpCase(op=pointwise_loss, name=f"{kind}, {size} elements", args=args, large=size == VOCABULARY)
+        x, target = pair(rng, kind, 34)
+        row = exact(rng.uniform(0.5, 2, 17).astype(np.float32))
+        args = (kind, Arg(np.repeat(x, 2), view=lambda a: a[::2]), target, row, row, 0.5, 1.0, QUARTER, True)
+        yield OpCase(op=pointwise_loss, name=f"{kind}, every option", args=args)
+
+
+def pointwise_gradients(rng: np.random.Generator) -> Iterator[Case]:
+    row = rng.uniform(0.5, 2, 4)
+    for name, kind, function, options in (
+        ("l1_loss", "absolute", l1_loss, {"weight": row}),
+        ("huber_loss", "huber", huber_loss, {"delta": 0.5, "weight": row}),
+        ("smooth_l1_loss", "smooth", smooth_l1_loss, {"beta": 0.5}),
+        ("weighted mse_loss", "squared", mse_loss, {"weight": row}),
+        ("kl_div", "kl", kl_div, {}),
+        ("kl_div of logarithms", "kl_log", kl_div, {"log_target": True}),
+        ("binary_cross_entropy", "bce", binary_cross_entropy, {"weight": row}),
+        (
+            "binary_cross_entropy_with_logits",
+            "bce_logits",
+            binary_cross_entropy_with_logits,
+            {"weight": row, "pos_weight": 1 + row},
+        ),
+        ("hinge_embedding_loss", "hinge", hinge_embedding_loss, {"margin": 0.5}),
+    ):
+        x, target = (a.astype(np.float64) for a in pair(rng, kind, 3, 4))
+        for reduction in ("mean", "sum", "none"):
+            fixed = functools.partial(function, target=target, reduction=reduction, **options)
+            case_name = f"{name}, {reduction}"
+            yield GradientCase(ops=(pointwise_loss,), name=case_name, function=fixed, inputs=(x,))
+
+
+MAKERS: list[Maker] = [cross_entropy_cases, cross_entropy_gradients, mse_cases, pointwise_cases, pointwise_gradients]
