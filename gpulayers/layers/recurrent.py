@@ -8,8 +8,8 @@ from gpulayers.backend import Array, array_module, empty
 from gpulayers.cuda import contiguous
 from gpulayers.initialize import Init, Rng
 from gpulayers.layers.dropout import Dropout
-from gpulayers.layers.layer import Layer, floating_like, gradient_of
-from gpulayers.layers.recurrent_cell import Cell, States, Unrolled, as_states, at, positive
+from gpulayers.layers.layer import Layer, check_sizes, floating_like, gradient_of
+from gpulayers.layers.recurrent_cell import Cell, States, Unrolled, as_states, at
 from gpulayers.ops.add import add
 from gpulayers.ops.rnn_cell import checked_lengths
 from gpulayers.ops.swap_time import swap_time
@@ -41,7 +41,7 @@ class Recurrent(Layer, ABC):
         dtype: str = "float32",
     ) -> None:
         who, rng = type(self).__name__, initialize.generator(rng)
-        positive(who, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
+        check_sizes(who, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.directions = 2 if bidirectional else 1
         self.output_size = self.directions * hidden_size

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 from gpulayers import initialize
 from gpulayers.backend import Array, array_module, empty
 from gpulayers.initialize import Init, Rng
-from gpulayers.layers.layer import Layer, floating_like
+from gpulayers.layers.layer import Layer, check_dtype, check_sizes, floating_like
 from gpulayers.ops.add import add
 from gpulayers.ops.matmul import matmul
 from gpulayers.ops.op import as_rows
@@ -71,7 +71,8 @@ class Cell(Layer, ABC):
         dtype: str = "float32",
     ) -> None:
         who, rng = type(self).__name__, initialize.generator(rng)
-        positive(who, input_size=input_size, hidden_size=hidden_size)
+        check_sizes(who, input_size=input_size, hidden_size=hidden_size)
+        check_dtype(who, dtype)
         self.input_size, self.hidden_size = input_size, hidden_size
 
         def draw(*shape: int, init: Init | None = None) -> Parameter:
@@ -169,12 +170,6 @@ def joined(like: Array, *parts: Array) -> Array:
     total = empty(like.shape, like.dtype, like=like)
     total[...] = there[0] if there else 0
     return total
-
-
-def positive(who: str, **sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{who}: {name} must be at least 1, got {size}")
 
 
 def as_states(state: Any, shape: tuple[int, ...], pair: bool, like: Parameter, who: str, what: str) -> States:

@@ -18,7 +18,7 @@ import numpy as np
 
 from gpulayers.backend import Array, array_module, empty, wide, zeros
 from gpulayers.cuda import WORK, Work, bytes_of, contiguous, launch
-from gpulayers.ops.op import Op, row_blocks
+from gpulayers.ops.op import Op, check_shape, row_blocks
 from gpulayers.ops.sum_rows import sum_rows
 
 LARGEST = 20.0  # exp(2 * 20) squared is still far from the largest float32
@@ -75,20 +75,13 @@ SCORE_WARPS, GRADIENT_THREADS = 4, 128  # kernels/additive_scores.cu
 
 def _forward_cuda(query: Array, keys: Array, v: Array, exp_keys: Array = None) -> tuple[Array, Array]:
     (B, T, A), S = query.shape, keys.shape[1]
-    _check("additive_scores", (B, S, A), keys=keys)
-    _check("additive_scores", (A,), v=v)
+    check_shape("additive_scores", (B, S, A), keys=keys)
+    check_shape("additive_scores", (A,), v=v)
     scores, u = empty((B, T, S), query.dtype, like=query), empty((B, T, S, A), query.dtype, like=query)
     args = (scores, u, *(contiguous(x) for x in (query, keys, v)), np.int64(scores.size), *map(np.int32, (T, S, A)))
     grid, block = (-(-scores.size // SCORE_WARPS),), (SCORE_WARPS * 32,)
     launch("additive_scores", "additive_scores", grid, block, args, storage=query.dtype)
     return scores, u
-
-
-def _check(who: str, shape: tuple[int, ...], **arrays: Array) -> None:
-    """A kernel sees pointers only."""
-    for name, array in arrays.items():
-        if array.shape != shape:
-            raise ValueError(f"{who}: {name} must have shape {shape}, got {array.shape}")
 
 
 WORK["additive_scores"] = lambda scores, u, *rest: Work(bytes_of(scores, u, *rest), 10 * u.size)
@@ -119,21 +112,21 @@ def _backward_cpu(dscores: Array, u: Array, v: Array) -> tuple[Array, Array, Arr
 
 def _backward_cuda(dscores: Array, u: Array, v: Array) -> tuple[Array, Array, Array]:
     B, T, S, A = u.shape
-    _check("additive_scores_backward", (B, T, S), dscores=dscores)
-    _check("additive_scores_backward", (A,), v=v)
+    check_shape("additive_scores_backward", (B, T, S), dscores=dscores)
+    check_shape("additive_scores_backward", (A,), v=v)
     if u.size == 0:
         return zeros((B, T, A), u.dtype, u), zeros((B, S, A), u.dtype, u), zeros(A, np.float32, u)
     dquery, dkeys = empty((B, T, A), u.dtype, like=u), empty((B, S, A), u.dtype, like=u)
     partial = empty((B * T, A), np.float32, like=u)
-    inputs, tiles, block = (
-        (contiguous(dscores), contiguous(u), contiguous(v)),
-        -(-A // GRADIENT_THREADS),
-        GRADIENT_THREADS,
-    )
+    inputs, tiles = (contiguous(dscores), contiguous(u), contiguous(v)), -(-A // GRADIENT_THREADS)
     args = (dquery, partial, *inputs, np.int64(B * T), np.int32(S), np.int32(A))
-    launch("additive_scores", "additive_scores_backward_query", (B * T, tiles), (block,), args, storage=u.dtype)
+    launch(
+        "additive_scores", "additive_scores_backward_query", (B * T, tiles), (GRADIENT_THREADS,), args, storage=u.dtype
+    )
     args = (dkeys, *inputs, np.int64(B * S), *map(np.int32, (T, S, A)))
-    launch("additive_scores", "additive_scores_backward_keys", (B * S, tiles), (block,), args, storage=u.dtype)
+    launch(
+        "additive_scores", "additive_scores_backward_keys", (B * S, tiles), (GRADIENT_THREADS,), args, storage=u.dtype
+    )
     return dquery, dkeys, sum_rows(partial)
 
 

@@ -20,11 +20,10 @@ import numpy as np
 
 from gpulayers.backend import Array, array_module, empty, wide
 from gpulayers.cuda import contiguous
-from gpulayers.ops.op import Op
+from gpulayers.ops.op import Op, check_shape
 from gpulayers.ops.rnn_cell import (
     Out,
     active_rows,
-    check_shapes,
     idle_rows,
     into,
     launch_cell,
@@ -78,10 +77,10 @@ def _cuda(
 ) -> tuple[Array, Array, Array]:
     B, H = h.shape
     new, gates, hn = out or _results(h)
-    check_shapes("gru_cell", (B, 3 * H), gi=gi, gh=gh, gates=gates)
-    check_shapes("gru_cell", (B, H), out=new, hn=hn)
-    check_shapes("gru_cell", (H,), bias=bias)
-    check_shapes("gru_cell", (B,), lengths=lengths)
+    check_shape("gru_cell", (B, 3 * H), gi=gi, gh=gh, gates=gates)
+    check_shape("gru_cell", (B, H), out=new, hn=hn)
+    check_shape("gru_cell", (H,), bias=bias)
+    check_shape("gru_cell", (B,), lengths=lengths)
     inputs = (contiguous(gi), contiguous(gh), plain(bias), contiguous(h))
     launch_cell("gru_cell", h, (new, gates, hn), inputs, lengths, t)
     return new, gates, hn
@@ -151,9 +150,9 @@ def _backward_cuda(
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     B, H = h.shape
     dgi, dgh, dh = out or _gradients(h)
-    check_shapes("gru_cell_backward", (B, 3 * H), gates=gates, dgi=dgi, dgh=dgh)
-    check_shapes("gru_cell_backward", (B, H), dy=dy, direct=direct, product=product, hn=hn, out=dh)
-    check_shapes("gru_cell_backward", (B,), lengths=lengths)
+    check_shape("gru_cell_backward", (B, 3 * H), gates=gates, dgi=dgi, dgh=dgh)
+    check_shape("gru_cell_backward", (B, H), dy=dy, direct=direct, product=product, hn=hn, out=dh)
+    check_shape("gru_cell_backward", (B,), lengths=lengths)
     inputs = (plain(dy), plain(direct), plain(product), contiguous(gates), contiguous(hn), contiguous(h))
     launch_cell("gru_cell_backward", h, (dgi, dgh, dh), inputs, lengths, t)
     return dgi, dgh, dh

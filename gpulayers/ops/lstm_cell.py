@@ -18,11 +18,10 @@ import numpy as np
 
 from gpulayers.backend import Array, array_module, empty, wide
 from gpulayers.cuda import contiguous
-from gpulayers.ops.op import Op
+from gpulayers.ops.op import Op, check_shape
 from gpulayers.ops.rnn_cell import (
     Out,
     active_rows,
-    check_shapes,
     idle_rows,
     into,
     launch_cell,
@@ -76,9 +75,9 @@ def _cuda(
 ) -> tuple[Array, Array, Array]:
     B, H = h.shape
     h_new, c_new, gates = out or _results(h)
-    check_shapes("lstm_cell", (B, 4 * H), gi=gi, gh=gh, gates=gates)
-    check_shapes("lstm_cell", (B, H), c=c, h_new=h_new, c_new=c_new)
-    check_shapes("lstm_cell", (B,), lengths=lengths)
+    check_shape("lstm_cell", (B, 4 * H), gi=gi, gh=gh, gates=gates)
+    check_shape("lstm_cell", (B, H), c=c, h_new=h_new, c_new=c_new)
+    check_shape("lstm_cell", (B,), lengths=lengths)
     inputs = (contiguous(gi), contiguous(gh), contiguous(h), contiguous(c))
     launch_cell("lstm_cell", h, (h_new, c_new, gates), inputs, lengths, t)
     return h_new, c_new, gates
@@ -164,10 +163,10 @@ def _backward_cuda(
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     B, H = c.shape
     da, dc_out, passed = out or _gradients(c, lengths)
-    check_shapes("lstm_cell_backward", (B, 4 * H), gates=gates, da=da)
-    check_shapes("lstm_cell_backward", (B, H), dy=dy, direct=direct, product=product, dc=dc, c_new=c_new)
-    check_shapes("lstm_cell_backward", (B, H), out=dc_out, passed=passed)
-    check_shapes("lstm_cell_backward", (B,), lengths=lengths)
+    check_shape("lstm_cell_backward", (B, 4 * H), gates=gates, da=da)
+    check_shape("lstm_cell_backward", (B, H), dy=dy, direct=direct, product=product, dc=dc, c_new=c_new)
+    check_shape("lstm_cell_backward", (B, H), out=dc_out, passed=passed)
+    check_shape("lstm_cell_backward", (B,), lengths=lengths)
     inputs = (plain(dy), plain(direct), plain(product), plain(dc), contiguous(gates), contiguous(c), contiguous(c_new))
     launch_cell("lstm_cell_backward", c, (da, dc_out, passed), inputs, lengths, t)
     return da, dc_out, passed

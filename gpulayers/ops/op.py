@@ -80,7 +80,7 @@ def check_shape(op: str, shape: tuple[int, ...], **arrays: Any) -> None:
     """Refuse arrays of another shape, where a kernel would read beside them. None among them is passed over."""
     for name, array in arrays.items():
         if array is not None and array.shape != shape:
-            raise ValueError(f"{op}: {name} must have shape {shape} here, got {array.shape}")
+            raise ValueError(f"{op}: {name} must have shape {shape}, got {array.shape}")
 
 
 def check_like(op: str, x: Any, **arrays: Any) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 from gpulayers.backend import Array, array_module, device_of, empty, is_array, to_device, wide
 from gpulayers.cuda import contiguous, error_flag, launch
 from gpulayers.ops.elementwise import keep_where
-from gpulayers.ops.op import Op
+from gpulayers.ops.op import Op, check_shape
 
 NONLINEARITIES = ("tanh", "relu")
 Out = tuple[Array, ...] | None
@@ -104,13 +104,6 @@ def launch_cell(
     launch("rnn_cell", function, grid, (CELL_THREADS,), args, storage=h.dtype)
 
 
-def check_shapes(who: str, shape: tuple[int, ...], **arrays: Array) -> None:
-    """Refuse arrays of another shape, for a kernel sees pointers only. None is passed over."""
-    for name, array in arrays.items():
-        if array is not None and array.shape != shape:
-            raise ValueError(f"{who}: {name} must have shape {shape}, got {array.shape}")
-
-
 def plain(array: Array) -> Array:
     """`contiguous` that lets None pass."""
     return None if array is None else contiguous(array)
@@ -155,8 +148,8 @@ def _cuda(
 ) -> Array:
     check_nonlinearity(nonlinearity)
     new = empty(h.shape, h.dtype, like=h) if out is None else out[0]
-    check_shapes("rnn_cell", h.shape, gi=gi, gh=gh, out=new)
-    check_shapes("rnn_cell", (len(h),), lengths=lengths)
+    check_shape("rnn_cell", h.shape, gi=gi, gh=gh, out=new)
+    check_shape("rnn_cell", (len(h),), lengths=lengths)
     inputs = (contiguous(gi), contiguous(gh), contiguous(h))
     launch_cell(f"rnn_cell_{nonlinearity}", h, (new,), inputs, lengths, t)
     return new
@@ -228,8 +221,8 @@ def _backward_cuda(
 ) -> tuple[Array, Array]:
     check_nonlinearity(nonlinearity)
     da, passed = out or _gradients(y, lengths)
-    check_shapes("rnn_cell_backward", y.shape, dy=dy, direct=direct, product=product, da=da, out=passed)
-    check_shapes("rnn_cell_backward", (len(y),), lengths=lengths)
+    check_shape("rnn_cell_backward", y.shape, dy=dy, direct=direct, product=product, da=da, out=passed)
+    check_shape("rnn_cell_backward", (len(y),), lengths=lengths)
     inputs = (plain(dy), plain(direct), plain(product), contiguous(y))
     launch_cell(f"rnn_cell_{nonlinearity}_backward", y, (da, passed), inputs, lengths, t)
     return da, passed

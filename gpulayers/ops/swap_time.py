@@ -9,8 +9,7 @@ import numpy as np
 
 from gpulayers.backend import Array, array_module, empty
 from gpulayers.cuda import WORK, Work, contiguous, launch
-from gpulayers.ops.op import Op
-from gpulayers.ops.rnn_cell import check_shapes
+from gpulayers.ops.op import Op, check_shape
 
 
 def _padding(lengths: Array, x: Array, batch_first: bool) -> Array:
@@ -41,7 +40,7 @@ THREADS = 256
 
 def _cuda(x: Array, lengths: Array = None, batch_first: bool = True) -> Array:
     inner, outer, cols = x.shape
-    check_shapes("swap_time", (inner if batch_first else outer,), lengths=lengths)
+    check_shape("swap_time", (inner if batch_first else outer,), lengths=lengths)
     if x.strides[2] != x.dtype.itemsize:
         x = contiguous(x)
     y = empty((outer, inner, cols), x.dtype, like=x)

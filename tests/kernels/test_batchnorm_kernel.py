@@ -119,7 +119,7 @@ def test_update(device, cols, momentum, apply, rng):
 def test_refused(device, rng):
     x = gl.to_device(np.ones((4, 6), np.float32), device)
     six, five = (gl.to_device(np.ones(n, np.float32), device) for n in (6, 5))
-    with pytest.raises(ValueError, match=r"batchnorm: bias must have shape \(6,\) here, got \(5,\)"):
+    with pytest.raises(ValueError, match=r"batchnorm: bias must have shape \(6,\), got \(5,\)"):
         batchnorm(x, six, six, six, five, 1e-5)
     with pytest.raises(
         ValueError, match=r"batchnorm_backward: dy must be float32 \(4, 6\) as x is, got float32 \(2, 6\)"

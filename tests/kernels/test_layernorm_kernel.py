@@ -105,19 +105,19 @@ def test_arrays_of_another_size_are_refused(device, rng):
     rows, cols, five = x[:, 0].copy(), x[0].copy(), x[0, :5].copy()
     half = x.astype(np.float16)
     for call, sentence in (
-        (lambda: layernorm(x, five, None, 1e-5), r"layernorm: weight must have shape \(6,\) here, got \(5,\)"),
-        (lambda: layernorm(x, cols, five, 1e-5), r"layernorm: bias must have shape \(6,\) here, got \(5,\)"),
-        (lambda: add_layernorm(x, x, five, None, 1e-5), r"add_layernorm: weight must have shape \(6,\) here"),
+        (lambda: layernorm(x, five, None, 1e-5), r"layernorm: weight must have shape \(6,\), got \(5,\)"),
+        (lambda: layernorm(x, cols, five, 1e-5), r"layernorm: bias must have shape \(6,\), got \(5,\)"),
+        (lambda: add_layernorm(x, x, five, None, 1e-5), r"add_layernorm: weight must have shape \(6,\)"),
         (
             lambda: layernorm_backward(x[:3], x, rows, rows, None),
             r"dy must be float32 \(4, 6\) as x is, got .*\(3, 6\)",
         ),
         (lambda: layernorm_backward(half, x, rows, rows, None), r"dy must be float32 \(4, 6\) as x is, got float16"),
         (lambda: layernorm_backward(x, x, rows, rows, None, x[:3]), r"residual must be float32 \(4, 6\) as x is"),
-        (lambda: layernorm_backward(x, x, rows, five, None), r"rstd must have shape \(4,\) here, got \(5,\)"),
-        (lambda: layernorm_backward(x, x, rows, rows, five), r"weight must have shape \(6,\) here, got \(5,\)"),
-        (lambda: rmsnorm(x, five, 1e-5), r"rmsnorm: weight must have shape \(6,\) here, got \(5,\)"),
-        (lambda: rmsnorm_backward(x, x, five, None), r"rmsnorm_backward: rstd must have shape \(4,\) here"),
+        (lambda: layernorm_backward(x, x, rows, five, None), r"rstd must have shape \(4,\), got \(5,\)"),
+        (lambda: layernorm_backward(x, x, rows, rows, five), r"weight must have shape \(6,\), got \(5,\)"),
+        (lambda: rmsnorm(x, five, 1e-5), r"rmsnorm: weight must have shape \(6,\), got \(5,\)"),
+        (lambda: rmsnorm_backward(x, x, five, None), r"rmsnorm_backward: rstd must have shape \(4,\)"),
         (lambda: rmsnorm_backward(x[:3], x, rows, None), r"rmsnorm_backward: dy must be float32 \(4, 6\) as x is"),
     ):
         with pytest.raises(ValueError, match=sentence):
