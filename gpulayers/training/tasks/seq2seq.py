@@ -52,7 +52,7 @@ class Seq2SeqOptions(Options):
     )  # fmt: skip
     hidden: int | None = option(
         None, "width of a recurrent state, or of the transformer's feed-forward", at_least=1, at_most=2**20,
-        default_text="recurrent: 128; transformer: 4 dim",
+        default_text="recurrent: 96; transformer: 4 dim",
     )  # fmt: skip
     layers: int | None = option(
         None, "of the encoder, and as many of the decoder", at_least=1, at_most=10_000,
@@ -85,7 +85,7 @@ class Seq2SeqOptions(Options):
                 raise ConfigError("context both needs a bidirectional encoder; last is that of one direction")
             if self.decoder == "dot" and self.bidirectional:
                 raise ConfigError("decoder dot needs --no-bidirectional; general takes both directions")
-            sizes = {"dim": 64, "hidden": 128, "layers": 1}
+            sizes = {"dim": 64, "hidden": 96, "layers": 1}
         else:
             context, dim = self.context, self.dim or 64
             sizes = {"dim": dim, "hidden": 4 * dim, "layers": 2}
@@ -143,7 +143,7 @@ class Seq2SeqTask(Task):
         Seq2SeqOptions(),
         PairOptions(),
         OptimizerOptions(lr=3e-3, weight_decay=0.01),
-        PairTraining(steps=600, batch=64, eval_every=150),
+        PairTraining(steps=1500, batch=32),
     )
     sampling = Sampling(temperature=0.0)
     model: Seq2Seq | Transformer
