@@ -156,6 +156,11 @@ class Buffer:
         for update in queued:
             update(control)
 
+    def take(self, other: "Buffer") -> None:
+        """Put what is queued for `other`, a replica's, behind one's own."""
+        self._queued += other._queued
+        other.drop()
+
     def drop(self) -> None:
         """Forget the queued updates."""
         self._queued = []

@@ -57,7 +57,7 @@ def _capacity(nbytes: int) -> int:
 
 def pool_bytes() -> int:
     """Bytes in free blocks."""
-    return sum(size * len(blocks) for size, blocks in _free.items())
+    return sum(size * len(blocks) for size, blocks in list(_free.items()))  # a copy: threads may add sizes meanwhile
 
 
 def pool_clear() -> None:

@@ -99,3 +99,25 @@ def test_an_array_that_lives_to_the_end_of_the_interpreter_is_silent():
     code = "from gpulayers.pool import pool_empty; import numpy as np; keep = pool_empty(10**6, np.dtype('f4'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+def test_pool_bytes_while_threads_give_back_new_sizes():
+    stop = threading.Event()
+
+    def work():
+        size = SMALL
+        while not stop.is_set():
+            pool_empty(size, np.dtype(np.uint8))  # and given back at once
+            size = SMALL if size > 1 << 22 else size + (1 << 14)
+            if size == SMALL:
+                pool_clear()
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert all(pool_bytes() >= 0 for _ in range(3000))  # a dict that grows under an iteration raises
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()

@@ -15,6 +15,7 @@ from gpulayers.training import loop
 from gpulayers.training.config import Config
 from gpulayers.training.run import optimizer_for
 from gpulayers.training.tasks import TASKS
+from gpulayers.training.threads import Threads, threads_of
 
 
 def calls() -> list[tuple[Any, str, Range]]:
@@ -45,19 +46,19 @@ class Steps:
         with (
             threadpool_limits(self.config.training.threads, "blas"),
             np.errstate(over="ignore", invalid="ignore", divide="ignore"),
+            threads_of(self.task.model, self.config.training) as threads,
         ):
             for k in range(warm_up):
-                self._step(k)
+                self._step(k, threads)
             self._wait()
             with Ranges(recorder, self.task.model, self.optimizer, calls()) as ranges, ranges.range("profile"):
                 for k in range(warm_up, warm_up + steps):
-                    self._step(k)
+                    self._step(k, threads)
                 self._wait()
 
-    def _step(self, k: int) -> None:
-        loop.train_step(
-            self.task.model, self.optimizer, self.task.parts(k), self.config.training.seed, k, self.task.loss_options
-        )
+    def _step(self, k: int, threads: Threads | None) -> None:
+        task, seed = self.task, self.config.training.seed
+        loop.train_step(task.model, self.optimizer, task.parts(k), seed, k, task.loss_options, threads)
 
     def _wait(self) -> None:
         xp = array_module(self.like)

@@ -29,15 +29,15 @@ class HealthLog:
 
     def watch(self, k: int) -> AbstractContextManager[None]:
         """Around the step on batch k."""
-        return self.ledger.watch() if self._watched(k) else nullcontext()
+        return self.ledger.watch() if self.watches(k) else nullcontext()
 
-    def _watched(self, k: int) -> bool:
+    def watches(self, k: int) -> bool:
         return self.every > 0 and k % self.every == 0
 
     def note(self, k: int) -> str:
         """Write down what was seen in the step on batch k. Returns a line to say when a kind of sickness comes for the
         first time, "" otherwise. Raises FileError."""
-        if self._file is None or not self._watched(k):
+        if self._file is None or not self.watches(k):
             return ""
         sick = first_sick(self.ledger.rows)
         self._file.write(as_record(k + 1, self.ledger.rows))

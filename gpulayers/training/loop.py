@@ -32,6 +32,7 @@ from gpulayers.training.progress import Progress, printable
 from gpulayers.training.reading import Reading
 from gpulayers.training.stop import StopSignal
 from gpulayers.training.tasks.task import Figures, Part, Task, shown
+from gpulayers.training.threads import Threads, threads_of
 
 METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
 MOST_SKIPPED = 3  # steps in a row
@@ -48,10 +49,12 @@ def train_step(
     seed: int,
     k: int,
     loss_options: Mapping[str, Any] = MappingProxyType({}),
+    threads: Threads | None = None,
 ) -> Array:
     """One step on batch k: forward, loss, backward for each of its parts, then one update.
 
     loss_options: keywords for `cross_entropy` beside reduction= and scale=, such as label_smoothing.
+    threads: of `model`, to run the parts on in pieces; without them each part is one piece.
 
     Losses and gradients are summed over all parts and divided by the number of all targets once, so the split changes
     nothing but rounding. A loss or gradient that is not finite changes nothing but the loss scale: parameters, moments
@@ -59,15 +62,20 @@ def train_step(
 
     Returns what came of it, on the device: `optimizer.read` makes numbers of it.
     """
-    loss, count = 0.0, 0.0
-    for first_sample, inputs, targets in parts:
+
+    def forward_backward(model: Any, part: Part) -> tuple[Any, Any]:
+        first_sample, inputs, targets = part
         logits, saved = model.forward(*inputs, train=Train(seed, k, first_sample))  # (..., V)
-        part_loss, dlogits = cross_entropy_inplace(
-            logits, targets, reduction="sum", scale=optimizer.scale, **loss_options
-        )
+        loss, dlogits = cross_entropy_inplace(logits, targets, reduction="sum", scale=optimizer.scale, **loss_options)
         model.backward(dlogits, saved)  # adds to every gradient
-        loss, count = loss + part_loss, count + count_targets(targets, weight=loss_options.get("weight"))
-        del logits, dlogits  # before the next part makes its own
+        return loss, count_targets(targets, weight=loss_options.get("weight"))
+
+    found = (
+        (forward_backward(model, part) for part in parts) if threads is None else threads.map(forward_backward, parts)
+    )
+    loss, count = 0.0, 0.0
+    for part_loss, part_count in found:
+        loss, count = loss + part_loss, count + part_count
     optimizer.step(count, loss)  # divides by count, clips, updates, clears the gradients
     return optimizer.outcome()
 
@@ -122,6 +130,7 @@ class Trainer:
             HealthLog(
                 self.folder, self.task.model, self.optimizer, options.health_every * options.health, self.step
             ) as self.health,
+            threads_of(self.task.model, options) as self.threads,
             Progress(options.steps, self.step, units=self.task.units) as self.progress,
             StopSignal() as stop,
         ):
@@ -143,10 +152,12 @@ class Trainer:
         something is due that needs them.
         """
         started, sizes, options = time.perf_counter(), [], self.config.training
-        parts = self._counted(sizes)
+        parts, task = self._counted(sizes), self.task
+        if self.threads is not None:
+            self.threads.in_turn = self.health.watches(self.step)  # it listens to one thread
         with self.health.watch(self.step):
             outcome = train_step(
-                self.task.model, self.optimizer, parts, options.seed, self.step, self.task.loss_options
+                task.model, self.optimizer, parts, options.seed, self.step, task.loss_options, self.threads
             )
         self._catch_up()
         self.step += 1

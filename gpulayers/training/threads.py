@@ -1,0 +1,181 @@
+"""`Threads`: a step's batch in pieces side by side, each on a replica of the model and one BLAS thread.
+
+    with Threads(model, 2) as threads:
+        train_step(model, optimizer, parts, seed, k, threads=threads)
+
+Every part is cut into as many pieces as there are threads. The calling thread takes the first on the model itself, the
+others take theirs on replicas, and the gradients are added in the order of the pieces. So the numbers do not depend on
+who is ready first: they are those of `--accumulate` with as many parts on one thread, bit for bit where each parameter
+has one contribution a pass. One that is used twice, a tied table say, is summed in another order and differs in
+rounding: there ((a1 + a2) + b1) + b2, here (a1 + a2) + (b1 + b2).
+
+A thread that runs NumPy holds Python's lock between its calls, not in them. Whether two get in each other's way is
+therefore a matter of how long the calls are: `threads_for` has the measured rule.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from contextvars import copy_context
+from itertools import pairwise
+from threading import Barrier
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from gpulayers.backend import device_of
+from gpulayers.layers.batchnorm import BatchNorm
+from gpulayers.layers.layer import Layer
+from gpulayers.parameter import pack
+from gpulayers.replica import replica
+from gpulayers.training.tasks.task import Part
+
+T = TypeVar("T")
+PIECE = 1 << 18  # elements of the gradient that one thread adds in one go: three such pieces fit the caches
+
+
+class Threads:
+    """`count` threads for passes of `model`, the calling one among them.
+
+    in_turn: run the pieces one after the other on the calling thread; the same bits, for those who listen to it alone.
+
+    Raises ValueError for a model that is not in host memory: kernels have threads enough.
+    """
+
+    def __init__(self, model: Layer, count: int) -> None:
+        if count < 1:
+            raise ValueError(f"Threads: count must be at least 1, got {count}")
+        flat = pack(model)
+        if device_of(flat.data) != "numpy":
+            raise ValueError(f"Threads: the model must be in host memory, not on {device_of(flat.data)}")
+        self.in_turn = False
+        self._models = [model, *(replica(model) for _ in range(count - 1))]
+        self._flats = [pack(one) for one in self._models]
+        self._buffers = [list(one.buffers()) for one in self._models]
+        self._blas = ThreadpoolController().select(user_api="blas")
+        self._pool = ThreadPoolExecutor(max(1, count - 1), thread_name_prefix="replica")
+        self._touch_blas_buffers(count)
+
+    def map(self, work: Callable[[Any, Part], T], parts: Iterable[Part]) -> list[T]:
+        """work(model or replica, piece) for every piece of all parts; what it returns, in order.
+
+        Afterwards the model has the gradients, and the queues of its buffers, of all pieces. An exception of `work` is
+        raised once the pieces that had begun are through, that of the first piece if there are several; nothing is
+        left of the step then.
+        """
+        self._follow()
+        found: list[T] = []
+        most = 1
+        try:
+            with self._blas.limit(limits=1):
+                for part in parts:
+                    pieces = cut(part, len(self._models))
+                    found += self._side_by_side(work, pieces)
+                    most = max(most, len(pieces))
+                self._add_gradients(most)
+        except BaseException:
+            for model in self._models:
+                model.zero_grad()
+            raise
+        return found
+
+    def _side_by_side(self, work: Callable[[Any, Part], T], pieces: list[Part]) -> list[T]:
+        pairs = list(zip(self._models, pieces, strict=False))
+        if self.in_turn:
+            found = [work(model, piece) for model, piece in pairs]
+        else:
+            # in a copy of the context each: NumPy keeps there how it answers an overflow
+            others = [self._pool.submit(copy_context().run, work, model, piece) for model, piece in pairs[1:]]
+            try:
+                first = work(*pairs[0])
+            finally:
+                wait(others)
+            found = [first, *(other.result() for other in others)]
+        for own, *its in zip(*self._buffers, strict=True):
+            for buffer in its:
+                own.take(buffer)
+        return found
+
+    def _add_gradients(self, count: int) -> None:
+        """Those of the first `count` models into the model's, one after the other."""
+        total = self._flats[0].grad
+        stretches = [slice(start, start + PIECE) for start in range(0, total.size, PIECE)]
+        for flat in self._flats[1:count]:
+            gradient = flat.grad
+
+            def add(at: slice, gradient: np.ndarray = gradient) -> None:
+                np.add(total[at], gradient[at], out=total[at])
+
+            half = len(stretches) // len(self._models)  # of the stretches for each thread
+            other = self._pool.map(add, stretches[half:]) if half and not self.in_turn else map(add, stretches[half:])
+            for at in stretches[:half]:
+                add(at)
+            list(other)
+            flat.zero_grad()
+
+    def _follow(self) -> None:
+        """What has been frozen or thawed in the model is in the replicas too. Raises RuntimeError if it was moved."""
+        if any(flat.data is not self._flats[0].data for flat in self._flats):
+            raise RuntimeError("Threads: the model was moved; make the threads after model.to(...)")
+        for flat in self._flats[1:]:
+            for its, own in zip(flat.segments, self._flats[0].segments, strict=True):
+                its.parameter.trainable = own.parameter.trainable
+
+    def _touch_blas_buffers(self, count: int) -> None:
+        """Every thread that multiplies at the same time has a buffer of its own in OpenBLAS: see ops/matmul.py."""
+        barrier = Barrier(count)
+
+        def touch(_: int) -> None:
+            barrier.wait()  # all at the same time, or one buffer would serve them one after the other
+            for _ in range(4):
+                np.matmul(np.ones((64, 384), np.float32), np.ones((384, 512), np.float32))
+
+        with self._blas.limit(limits=1):
+            others = [self._pool.submit(touch, i) for i in range(count - 1)]
+            touch(0)
+            wait(others)
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def cut(part: Part, count: int) -> list[Part]:
+    """`part` in `count` pieces of nearly equal size, in fewer where it has fewer samples; of one sample at least."""
+    size = len(part.targets)
+    count = max(1, min(count, size))
+    return [
+        Part(part.first_sample + start, tuple(x[start:stop] for x in part.inputs), part.targets[start:stop])
+        for start, stop in pairwise(size * i // count for i in range(count + 1))
+    ]
+
+
+# ------------------------------------------------------------------------------------------------ when it gains
+
+
+def threads_for(model: Layer, training: Any) -> int:
+    """How many threads a step runs its pieces on; 1: all in one piece, and BLAS has the threads.
+
+    Settings and model decide, never the clock, so a resumed run computes what it would have. Pieces take turns where
+    a batch has fewer samples than threads, on a GPU, and with BatchNorm, whose statistics are those of a piece.
+    """
+    together = training.backend != "numpy" or training.batch // training.accumulate < training.threads
+    statistics = any(isinstance(layer, BatchNorm) for _, layer in (("", model), *model.named_layers()))
+    return 1 if together or statistics else training.threads
+
+
+@contextmanager
+def threads_of(model: Layer, training: Any) -> Iterator[Threads | None]:
+    """The threads of a run, None where BLAS has them."""
+    count = threads_for(model, training)
+    if count == 1:
+        yield None
+        return
+    with Threads(model, count) as threads:
+        yield threads
