@@ -20,15 +20,28 @@ __device__ void adapt_loss_scale(float* loss_scale, bool apply, long long growth
     }
 }
 
-// control: (6,). counters: (2,) applied, skipped. outcome: (8,). loss_scale: (3,) or null. totals, clipped_totals: (parts,),
+// mu_t of NAdam.
+__device__ double momentum_at(double beta1, double momentum_decay, double t) {
+    return beta1 * (1.0 - 0.5 * pow(0.96, t * momentum_decay));
+}
+
+// RAdam's factor of update t, 0 while the second moment rests on too few gradients. correction2: 1 - beta2^t.
+__device__ double rectification(double beta2, double correction2, double t) {
+    const double longest = 2.0 / (1.0 - beta2) - 1.0, length = longest - 2.0 * t * (1.0 - correction2) / correction2;
+    if (length <= 5.0) return 0.0;
+    return sqrt((length - 4.0) * (length - 2.0) * longest / ((longest - 4.0) * (longest - 2.0) * length));
+}
+
+// control: (8,). counters: (2,) applied, skipped. outcome: (8,). loss_scale: (3,) or null. product: (1,), of the mu so far,
+// for NAdam, else null. totals, clipped_totals: (parts,),
 // the second may be null. count: (1,). rates: (rate_count,). error: the note of report_error, or null. loss: (1,), the sum
 // of the losses, or null. A limit that is not set is infinite.
 extern "C" __global__ void update_control(
-    float* control, long long* counters, double* outcome, float* loss_scale,
+    float* control, long long* counters, double* outcome, float* loss_scale, double* product,
     const double* totals, const double* clipped_totals, const double* count, const float* rates, const long long* error,
     const double* loss,
     double clip_norm, double clip_value, double beta1, double beta2, double largest, long long growth_interval, float floor,
-    int parts, long long rate_count
+    double momentum_decay, int rectify, int maximize, int parts, long long rate_count
 ) {
     if (blockIdx.x || threadIdx.x) return;
     double total = 0.0, clipped = 0.0;
@@ -45,13 +58,23 @@ extern "C" __global__ void update_control(
     const bool apply = finite && !spoilt && fmin(fmin(left, clip_norm), clip_value) <= largest;
     const double factor = left > clip_norm ? clip_norm / left : 1.0;
     const long long applied = counters[0];
+    const double t = (double)(applied + 1), correction2 = 1.0 - pow(beta2, t);
+    double correction1 = 1.0 - pow(beta1, t), extra = rectify ? rectification(beta2, correction2, t) : 0.0;
+    if (product && apply) {
+        const double mu = momentum_at(beta1, momentum_decay, t), next = momentum_at(beta1, momentum_decay, t + 1.0);
+        product[0] *= mu;
+        correction1 = (1.0 - product[0]) / (1.0 - mu);
+        extra = next / (1.0 - product[0] * next);
+    }
 
     control[0] = apply;
-    control[1] = apply ? (float)(factor / divisor) : 0.0f;
+    control[1] = apply ? (float)(maximize ? -factor / divisor : factor / divisor) : 0.0f;
     control[2] = apply ? (float)(factor * clip_value) : 0.0f;
     control[3] = apply ? rates[applied < rate_count ? applied : rate_count - 1] : 0.0f;
-    control[4] = apply ? (float)(1.0 - pow(beta1, (double)(applied + 1))) : 0.0f;
-    control[5] = apply ? (float)(1.0 - pow(beta2, (double)(applied + 1))) : 0.0f;
+    control[4] = apply ? (float)correction1 : 0.0f;
+    control[5] = apply ? (float)correction2 : 0.0f;
+    control[6] = apply ? (float)t : 0.0f;
+    control[7] = apply ? (float)extra : 0.0f;
     counters[apply ? 0 : 1] += 1;
     if (loss_scale && !spoilt) adapt_loss_scale(loss_scale, apply, growth_interval, floor);
 

@@ -4,8 +4,12 @@
 #include "common.cuh"
 
 struct Control {
-    float apply, scale, limit, rate, correction1, correction2;
+    float apply, scale, limit, rate, correction1, correction2, t, extra;
 };
+
+__device__ __forceinline__ Control load_control(const float* control) {
+    return {control[0], control[1], control[2], control[3], control[4], control[5], control[6], control[7]};
+}
 
 // clip(scale g, -limit, limit) + weight_decay p + l1 sign(p)
 __device__ __forceinline__ float gradient(float g, float p, const Control& c, float weight_decay, float l1) {

@@ -12,6 +12,14 @@ them into `control`, the update ops read them there, and no step waits for the h
     rate    = rates[applied], the last one beyond the end
     correction1, correction2 = 1 - beta1^t, 1 - beta2^t         t = applied + 1
 
+To go up instead of down (`maximize`), scale is negative: the update then sees the negative gradient, and adds the decay
+to that. What two rules need besides is a function of t, too:
+
+    NAdam   mu_t = beta1 (1 - 0.96^(t momentum_decay) / 2),  product_t = mu_1 ... mu_t, kept from step to step
+            correction1 = (1 - product_t) / (1 - mu_t),  extra = mu_(t+1) / (1 - product_(t+1))
+    RAdam   extra = sqrt((l - 4) (l - 2) L / ((L - 4) (L - 2) l))    where l > 5, else 0: no step is rectified yet
+            L = 2 / (1 - beta2) - 1,  l = L - 2 t beta2^t / (1 - beta2^t)
+
 Then `applied` or `skipped` goes up by one, and the loss scale (`optim/loss_scale.py`) is adapted:
 
     applied: doubled after `growth_interval` applied steps in a row
@@ -41,6 +49,8 @@ class Control(NamedTuple):
     rate: Any
     correction1: Any
     correction2: Any
+    t: Any = 0.0  # the number of this update, from 1 on
+    extra: Any = 0.0  # see above; 0 for all other rules
 
 
 class Outcome(NamedTuple):
@@ -79,17 +89,24 @@ def _reference(
     loss_scale: Array = None,
     growth_interval: int = 2000,
     floor: float = 1.0,
+    product: Array = None,
+    momentum_decay: float = 0.0,
+    rectify: bool = False,
+    maximize: bool = False,
 ) -> None:
-    """Written: control (6,), float32 or wider; counters (2,) int64, applied and skipped; outcome (8,) float64, see
-    `Outcome`; loss_scale.
+    """Written: control (8,), float32 or wider; counters (2,) int64, applied and skipped; outcome (8,) float64, see
+    `Outcome`; loss_scale; product.
 
     totals: (n,) float64, parts of the gradient's sum of squares. clipped_totals: the same with every element limited
     to clip_value * divisor, None unless there are both limits. count: (1,) float64. rates: (k,) learning rates.
     error: `cuda.error_flag`, whose first element is not 0 where an op of this step met bad input; None on the CPU.
     loss: (1,) float64, the sum of the losses, or None.
     loss_scale: None or (3,) float32: scale, applied steps since it changed, skipped steps at the floor.
+    product: (1,) float64, of the mu so far, for NAdam; else None. rectify: for RAdam.
     """
-    xp = array_module(control, counters, outcome, totals, clipped_totals, count, rates, error, loss, loss_scale)
+    xp = array_module(
+        control, counters, outcome, totals, clipped_totals, count, rates, error, loss, loss_scale, product
+    )
     counted = divisor = xp.where(count == 0, 1.0, count)
     if loss_scale is not None:
         divisor = divisor * loss_scale[:1]
@@ -104,16 +121,21 @@ def _reference(
         spoilt = spoilt | ~xp.isfinite(loss)
     apply &= ~spoilt
     t = counters[:1] + 1
+    first, second, extra, new_product = _corrections(xp, t, beta1, beta2, product, momentum_decay, rectify)
     fields = Control(
         apply=apply,
-        scale=factor / divisor,
+        scale=factor / divisor * (-1 if maximize else 1),
         limit=xp.full_like(norm, math.inf) if clip_value is None else factor * clip_value,
         rate=rates[xp.minimum(counters[:1], len(rates) - 1)],
-        correction1=1 - beta1**t,
-        correction2=1 - beta2**t,
+        correction1=first,
+        correction2=second,
+        t=t,
+        extra=extra,
     )
     for i, value in enumerate(fields):
         control[i : i + 1] = xp.where(apply, value, 0)
+    if product is not None:
+        product[...] = xp.where(apply, new_product, product)
     counters[:1] += apply
     counters[1:] += ~apply
     if loss_scale is not None:
@@ -130,6 +152,23 @@ def _reference(
     )
     for i, value in enumerate(told):
         outcome[i : i + 1] = value
+
+
+def _corrections(
+    xp: Any, t: Any, beta1: float, beta2: float, product: Any, momentum_decay: float, rectify: bool
+) -> tuple[Any, ...]:
+    """(correction1, correction2, extra, product with mu_t) of update t."""
+    first, second = 1 - beta1**t, 1 - beta2**t
+    if product is not None:
+        mu, following = (beta1 * (1 - 0.5 * 0.96 ** (k * momentum_decay)) for k in (t, t + 1))
+        product = product * mu
+        return (1 - product) / (1 - mu), second, following / (1 - product * following), product
+    longest = 2 / (1 - beta2) - 1
+    if not rectify or longest <= 5:
+        return first, second, 0.0, None
+    length = longest - 2 * t * beta2**t / second
+    ratio = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
+    return first, second, xp.sqrt(xp.where(length > 5, ratio, 0.0)), None
 
 
 def _adapted(xp: Any, loss_scale: Array, apply: Array, growth_interval: int, floor: float) -> Array:
@@ -158,6 +197,10 @@ def _cpu(
     loss_scale: Array = None,
     growth_interval: int = 2000,
     floor: float = 1.0,
+    product: Array = None,
+    momentum_decay: float = 0.0,
+    rectify: bool = False,
+    maximize: bool = False,
 ) -> None:
     mean = math.nan if loss is None else float(loss[0]) / (float(count[0]) or 1.0)
     spoilt = (error is not None and bool(error[0])) or (loss is not None and not math.isfinite(loss[0]))
@@ -174,13 +217,19 @@ def _cpu(
         control.fill(0)
     else:
         applied = int(counters[0])
+        before = None if product is None else float(product[0])
+        first, second, extra, new_product = _corrections(np, applied + 1, beta1, beta2, before, momentum_decay, rectify)
+        if product is not None:
+            product[0] = new_product
         control[:] = Control(
             apply=1.0,
-            scale=factor / divisor,
+            scale=factor / divisor * (-1 if maximize else 1),
             limit=factor * (math.inf if clip_value is None else clip_value),
             rate=float(rates[min(applied, len(rates) - 1)]),
-            correction1=1 - beta1 ** (applied + 1),
-            correction2=1 - beta2 ** (applied + 1),
+            correction1=first,
+            correction2=second,
+            t=applied + 1,
+            extra=extra,
         )
     counters[0 if apply else 1] += 1
     scale, _, stuck = (1.0, 0.0, 0.0) if loss_scale is None else loss_scale
@@ -206,15 +255,20 @@ def _cuda(
     loss_scale: Array = None,
     growth_interval: int = 2000,
     floor: float = 1.0,
+    product: Array = None,
+    momentum_decay: float = 0.0,
+    rectify: bool = False,
+    maximize: bool = False,
 ) -> None:
     _check((control, rates, loss_scale), np.float32)
-    _check((outcome, totals, clipped_totals, count, loss), np.float64)
+    _check((outcome, totals, clipped_totals, count, loss, product), np.float64)
     _check((counters, error), np.int64)
     bounds = (np.float64(math.inf if bound is None else bound) for bound in (clip_norm, clip_value))
-    arrays = (control, counters, outcome, loss_scale, totals, clipped_totals, count, rates, error, loss)
+    arrays = (control, counters, outcome, loss_scale, product, totals, clipped_totals, count, rates, error, loss)
     numbers = (*bounds, np.float64(beta1), np.float64(beta2), np.float64(largest), np.int64(growth_interval))
-    sizes = (np.float32(floor), np.int32(totals.size), np.int64(rates.size))
-    launch("update_control", "update_control", (1,), (1,), (*arrays, *numbers, *sizes))
+    rule = (np.float32(floor), np.float64(momentum_decay), np.int32(rectify), np.int32(maximize))
+    sizes = (np.int32(totals.size), np.int64(rates.size))
+    launch("update_control", "update_control", (1,), (1,), (*arrays, *numbers, *rule, *sizes))
 
 
 def _check(arrays: tuple[Array, ...], dtype: DTypeLike) -> None:

@@ -35,6 +35,7 @@ class Optimizer:
     groups: parameters with settings of their own; the first that matches holds.
     threads: for the update on the CPU; the result does not depend on it.
     loss_scale: of float16 training. The gradients must then be those of `scale` times the loss.
+    maximize: go up the gradient instead of down; weight decay and l1 shrink the parameters all the same.
 
     float16 and bfloat16 parameters are trained through float32 masters (see `Parameter`), and moments are float32.
 
@@ -49,6 +50,8 @@ class Optimizer:
     moments: tuple[str, ...] = ()  # names of the buffers in the checkpoint
     betas: tuple[float, float] = (0.0, 0.0)
     squares: bool = False  # whether a gradient's square has to fit into the moments
+    momentum_decay: float | None = None  # NAdam's
+    rectify: bool = False  # RAdam's
 
     def __init__(
         self,
@@ -63,6 +66,7 @@ class Optimizer:
         groups: Sequence[Group] = (),
         threads: int = 1,
         loss_scale: LossScale | None = None,
+        maximize: bool = False,
     ) -> None:
         for name, value in (("lr", lr), ("weight_decay", weight_decay), ("l1", l1)):
             check_not_negative(f"{type(self).__name__}: {name}", value)
@@ -74,6 +78,7 @@ class Optimizer:
         self.initial_lr, self.weight_decay, self.l1 = lr, weight_decay, l1
         self.clip_norm, self.clip_value = clip_norm, clip_value
         self.schedule, self.groups, self.loss_scale = schedule, tuple(groups), loss_scale
+        self.maximize = bool(maximize)
         self._settings = [settings_of(s, weight_decay, l1, self.groups) for s in self.flat.segments]
         self._check_groups()
         # On a GPU a thread of its own would have another current stream, and the launches no order.
@@ -96,6 +101,7 @@ class Optimizer:
         self._counters = zeros(2, np.int64, like=data)  # applied, skipped
         self._outcome = zeros(OUTCOME_SIZE, np.float64, like=data)
         self._one = self._array([1.0], np.float64)
+        self._product = None if self.momentum_decay is None else self._array([1.0], np.float64)
         self._errors = None if array_module(data) is np else error_flag(data)
         scale = self.loss_scale
         self._loss_scale: Array = None if scale is None else self._array([scale.initial, 0, 0], np.float32)
@@ -150,6 +156,10 @@ class Optimizer:
             self._loss_scale,
             scaling.growth_interval,
             scaling.floor,
+            self._product,
+            self.momentum_decay or 0.0,
+            self.rectify,
+            self.maximize,
         )
 
     def _sums_of_squares(self, grad: Array, limit: Array = None) -> Array:
@@ -323,7 +333,8 @@ class Optimizer:
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies in host memory: `m.<parameter>` and so on, `optimizer.applied`, `optimizer.skipped` (int64, ()).
 
-        With loss scaling also `optimizer.loss_scale`: the scale, applied steps since it changed, skips at the floor.
+        With loss scaling also `optimizer.loss_scale`: scale, applied steps since it changed, skips at the floor. With
+        NAdam `optimizer.mu_product`. With a schedule that has a state (`Plateau`) `optimizer.schedule`.
         Masters are the model's: its `state_dict` has them.
         """
         return {name: np.array(to_numpy(view)) for name, view in self._named_state().items()}
@@ -343,5 +354,10 @@ class Optimizer:
             for name, parameter, start, stop in self.flat.segments
         }
         counters = {"optimizer.applied": self._counters[:1], "optimizer.skipped": self._counters[1:]}
-        scale = {} if self._loss_scale is None else {"optimizer.loss_scale": self._loss_scale}
-        return state | {name: view.reshape(()) for name, view in counters.items()} | scale
+        more = {
+            "optimizer.loss_scale": self._loss_scale,
+            "optimizer.mu_product": self._product,
+            "optimizer.schedule": getattr(self.schedule, "state", None),
+        }
+        state |= {name: view.reshape(()) for name, view in counters.items()}
+        return state | {name: array for name, array in more.items() if array is not None}

@@ -139,3 +139,26 @@ def test_refused(device, index, dtype):
     there[index] = there[index].astype(dtype)
     with pytest.raises(TypeError, match=f"update_control: expected an array of .*, got {dtype}"):
         update_control.cuda(*there)
+
+
+@on_devices
+@pytest.mark.parametrize("applied", [0, 4, 5, 6, 10**6])
+@pytest.mark.parametrize(
+    "rule", [{"rectify": True}, {"rectify": True, "beta2": 0.5}, {"maximize": True, "clip_norm": 1.0}]
+)
+def test_other_rules(device, applied, rule):
+    check(device, applied=applied, **{"beta1": 0.9, "beta2": 0.999, **rule})
+
+
+@on_devices
+@pytest.mark.parametrize("total", [25.0, math.nan])
+def test_the_product_of_nadam(device, total):
+    arrays, named = state(total, None, 1.0, 7, (0.1,), None, None)
+    product, rule = np.array([0.3]), {"beta1": 0.9, "beta2": 0.999, "momentum_decay": 0.004}
+    there = [None if a is None else gl.to_device(a, device) for a in arrays]
+    there[0], there[6] = there[0].astype(np.float32), there[6].astype(np.float32)
+    on_device = gl.to_device(product.copy(), device)
+    update_control.reference(*arrays, **named, **rule, product=product)
+    update_control.cuda(*there, **rule, product=on_device)
+    assert there[0].get() == pytest.approx(arrays[0], rel=1e-6)
+    assert on_device.get() == pytest.approx(product, rel=1e-14)

@@ -28,7 +28,7 @@ def test_signatures():
 @BODIES
 def test_plain(body):
     control, counters, norm = run(body)
-    assert control == Control(1, 1, math.inf, np.float32(0.1), 1, 1)
+    assert control == Control(1, 1, math.inf, np.float32(0.1), 1, 1, t=1)
     assert counters == [1, 3]
     assert norm == 5
 
@@ -121,3 +121,33 @@ def test_a_loss_that_is_not_finite_skips_the_step_and_leaves_the_loss_scale(body
     assert (found.apply, found.applied, found.skipped) == (0, 7, 3)
     assert scale.tolist() == [8, 1, 0]
     assert not math.isfinite(found.loss)
+
+
+@BODIES
+def test_maximize_turns_the_sign_of_the_scale(body):
+    control, _, norm = run(body, total=25.0, clip_norm=1.0, maximize=True)
+    assert (control.scale, norm, control.limit) == (np.float32(-0.2), 5, math.inf)
+
+
+@BODIES
+def test_the_product_of_nadam_moves_with_applied_steps_only(body):
+    mu = [0.9 * (1 - 0.5 * 0.96 ** (t * 0.004)) for t in (1, 2, 3, 4)]
+    product = np.array([mu[0] * mu[1]])
+    options = {"beta1": 0.9, "momentum_decay": 0.004, "product": product}
+    run(body, total=math.nan, applied=2, **options)
+    assert product[0] == mu[0] * mu[1]
+    control, _, _ = run(body, applied=2, dtype="float64", **options)
+    assert product[0] == pytest.approx(math.prod(mu[:3]), rel=1e-15)
+    assert control.correction1 == pytest.approx((1 - math.prod(mu[:3])) / (1 - mu[2]), rel=1e-14)
+    assert control.extra == pytest.approx(mu[3] / (1 - math.prod(mu)), rel=1e-14)
+
+
+@BODIES
+@pytest.mark.parametrize(
+    ("t", "beta2", "expected"), [(5, 0.999, 0), (6, 0.999, 0.0258211128), (10**6, 0.999, 1), (9, 0.5, 0)]
+)
+def test_rectification(body, t, beta2, expected):
+    """Liu et al., 2020, algorithm 2; with beta2 = 0.999 the sixth update is the first rectified."""
+    control, _, _ = run(body, applied=t - 1, beta1=0.9, beta2=beta2, rectify=True, dtype="float64")
+    assert control.extra == pytest.approx(expected, rel=1e-8)  # of the sixth: in fractions
+    assert control.t == t

@@ -425,3 +425,17 @@ def test_a_learning_rate_that_no_step_can_take(bad, table, model, gradients, bit
 def test_a_learning_rate_beyond_float32(model):
     with pytest.raises(ValueError, match="the learning rate of update 0 must be in"):
         SGD(model, 1e300)
+
+
+@KINDS
+@pytest.mark.parametrize("options", [{}, {"clip_norm": 0.5, "clip_value": 0.3}])
+def test_maximize_is_the_way_down_the_negative_gradient(make, options, model, gradients, bits):
+    other = type(model)("float32", **model.state_dict())
+    up, down = make(model, maximize=True, weight_decay=0.1, **options), make(other, weight_decay=0.1, **options)
+    for k in range(3):
+        gradients(model, np.random.default_rng(k))
+        gradients(other, np.random.default_rng(k), -1.0)
+        up.step(2)
+        down.step(2)
+    assert bits(up) == bits(down)
+    assert up.grad_norm == down.grad_norm
