@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpulayers.backend import Array, device_of, is_array, to_device, to_numpy
+from gpulayers.layers.layer import check_integer, check_number, check_sizes
 from gpulayers.ops.embedding import check_integers
 from gpulayers.sampling import Sampling, pick
 
@@ -135,10 +136,8 @@ def beam_search(
     Other arguments, and what is raised: as `greedy_decode`.
     """
     longest = _check("beam_search", model, source, longest)
-    if width < 1:
-        raise ValueError(f"beam_search: width must be at least 1, got {width}")
-    if not 0 <= length_penalty < np.inf:
-        raise ValueError(f"beam_search: length_penalty must be a number of at least 0, got {length_penalty}")
+    check_sizes("beam_search", width=width)
+    check_number("beam_search", 0, length_penalty=length_penalty)
     c, count = model.config, len(source)
     penalty = ((5 + np.arange(longest + 1)) / 6) ** length_penalty  # by length
     hypotheses = _Open(np.arange(count), np.zeros((count, 0), np.int64), np.zeros(count))
@@ -227,6 +226,8 @@ def _check(who: str, model: Any, source: Array, longest: int | None) -> int:
     if source.ndim != 2:
         raise ValueError(f"{who} takes sources of shape (B, S), got {source.shape}")
     most = model.config.longest
+    if longest is not None:
+        check_integer(who, longest=longest)
     if longest is not None and not 1 <= longest <= most:
         raise ValueError(f"{who}: longest must be in 1..{most}, the most that the model takes, got {longest}")
     return most if longest is None else longest

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpulayers.random import CALL_BITS, philox
+from gpulayers.data.batches import DATA_CALL
+from gpulayers.random import philox
 from gpulayers.step import Key
 
-ORDER_CALL = (1 << CALL_BITS) - 1  # the last call indices of a step: dropout counts up from 0 and never gets here
-SPLIT_CALL = ORDER_CALL - 1
+SPLIT_CALL = DATA_CALL - 1  # that of gpulayers/sampling.py: what draws texts has no images to split
 HELD_OUT = 5  # one in so many
 
 Pair = tuple[np.ndarray, np.ndarray]
@@ -79,7 +79,7 @@ class ImageBatches:
         epochs, found = place // count, np.empty(self.batch_size, np.int64)
         for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
             here = epochs == epoch
-            found[here] = _shuffled(count, Key(self.seed, epoch, ORDER_CALL, 0))[place[here] % count]
+            found[here] = _shuffled(count, Key(self.seed, epoch, DATA_CALL, 0))[place[here] % count]
         return found
 
     def batch(self, k: int) -> Pair:

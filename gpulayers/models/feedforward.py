@@ -31,7 +31,7 @@ from gpulayers.layers.batchnorm import BatchNorm
 from gpulayers.layers.dropout import Dropout
 from gpulayers.layers.embedding import Embedding
 from gpulayers.layers.gelu import GELU
-from gpulayers.layers.layer import Layer
+from gpulayers.layers.layer import Layer, check_sizes
 from gpulayers.layers.layernorm import LayerNorm
 from gpulayers.layers.leaky_relu import LeakyReLU
 from gpulayers.layers.linear import Linear
@@ -77,9 +77,7 @@ class FeedForwardConfig:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("vocab", "context", "dim"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"FeedForwardConfig: {name} must be at least 1, got {getattr(self, name)}")
+        check_sizes("FeedForwardConfig", vocab=self.vocab, context=self.context, dim=self.dim)
         if not isinstance(self.widths, tuple) or not all(isinstance(w, int) and w >= 1 for w in self.widths):
             raise ValueError(f"FeedForwardConfig: widths must be a tuple of numbers of at least 1, got {self.widths}")
         for name, choices in (("activation", (*ACTIVATIONS, "none")), ("init", INITS), ("around", AROUND)):

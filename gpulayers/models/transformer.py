@@ -63,7 +63,7 @@ class TransformerConfig:
     bias: in linear layers and norms. tied: one table is both embeddings and the head; the vocabularies are one then.
     positions: "sinusoidal" or "learned". longest: ids of the longest target that decoding writes, and, if positions are
     learned, of the longest source and target at all.
-    pad, bos, eos: ids of padding (hidden everywhere), of the begin and of the end of a target.
+    pad, bos, eos: ids of padding (hidden everywhere), of the begin and of the end of a target; no two are the same.
     """
 
     source_vocab: int
@@ -96,6 +96,9 @@ class TransformerConfig:
         for name, vocab in (("pad", both), ("bos", self.target_vocab), ("eos", self.target_vocab)):
             if not 0 <= (found := getattr(self, name)) < vocab:
                 raise ValueError(f"TransformerConfig: {name} must be an id in 0..{vocab - 1}, got {found}")
+        if len({self.pad, self.bos, self.eos}) < 3:
+            ids = (self.pad, self.bos, self.eos)
+            raise ValueError(f"TransformerConfig: pad, bos and eos must be three ids, got {ids}")
         if self.tied and self.source_vocab != self.target_vocab:
             raise ValueError(
                 f"TransformerConfig: tied needs one vocabulary, got {self.source_vocab} source and "

@@ -119,14 +119,11 @@ def _backward_cuda(dscores: Array, u: Array, v: Array) -> tuple[Array, Array, Ar
     dquery, dkeys = empty((B, T, A), u.dtype, like=u), empty((B, S, A), u.dtype, like=u)
     partial = empty((B * T, A), np.float32, like=u)
     inputs, tiles = (contiguous(dscores), contiguous(u), contiguous(v)), -(-A // GRADIENT_THREADS)
+    block = (GRADIENT_THREADS,)
     args = (dquery, partial, *inputs, np.int64(B * T), np.int32(S), np.int32(A))
-    launch(
-        "additive_scores", "additive_scores_backward_query", (B * T, tiles), (GRADIENT_THREADS,), args, storage=u.dtype
-    )
+    launch("additive_scores", "additive_scores_backward_query", (B * T, tiles), block, args, storage=u.dtype)
     args = (dkeys, *inputs, np.int64(B * S), *map(np.int32, (T, S, A)))
-    launch(
-        "additive_scores", "additive_scores_backward_keys", (B * S, tiles), (GRADIENT_THREADS,), args, storage=u.dtype
-    )
+    launch("additive_scores", "additive_scores_backward_keys", (B * S, tiles), block, args, storage=u.dtype)
     return dquery, dkeys, sum_rows(partial)
 
 

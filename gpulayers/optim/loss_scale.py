@@ -27,6 +27,7 @@ class LossScale:
 
     >>> optimizer = AdamW(model, loss_scale=LossScale())
     >>> loss, dlogits = cross_entropy(logits, targets, scale=optimizer.scale)
+
     The default: an element of the mean loss's dlogits is at most 1, and so is a sum of them over all targets, the
     gradient of an output bias. 2^15 is the largest power of two that float16, up to 65504, holds them with; the
     probabilities, 1 / V at first, keep their digits down to 6e-5 / scale.

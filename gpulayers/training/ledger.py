@@ -51,9 +51,9 @@ BENDING = ("tanh", "sigmoid")
 class Ledger:
     """The health of `model`, layer by layer.
 
-    A layer is what `layers_of` says: each item of a list of layers, each layer that holds no such list,
-    but no `Dropout`. rows: of the
-    step that was watched last, in the order in which the layers were called; before the first one, empty.
+    A layer is what `layers_of` says: each item of a list of layers, each layer that holds no such list, but no
+    `Dropout`. rows: of the step that was watched last, in the order in which the layers were called; before the first
+    one, empty.
 
     optimizer: the gradients are looked at as its `step` begins, divided as it divides them. Without one they are read
     as `watch` ends and divided by `divisor`, and there are no updates.

@@ -119,6 +119,7 @@ def test_it_learns(optimizer, ids):
     [
         ({"vocab": 0}, "vocab must be at least 1, got 0"),
         ({"context": 0}, "context must be at least 1, got 0"),
+        ({"dim": 2.5}, "dim must be an integer, got 2.5"),
         ({"widths": (8, 0)}, r"widths must be a tuple of numbers of at least 1, got \(8, 0\)"),
         ({"widths": [8]}, r"widths must be a tuple of numbers of at least 1, got \[8\]"),
         ({"activation": "silu"}, "activation must be one of tanh, relu, leaky_relu, prelu, gelu"),
@@ -128,7 +129,7 @@ def test_it_learns(optimizer, ids):
     ],
 )
 def test_wrong_sizes(changes, sentence):
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises((TypeError, ValueError), match=sentence):
         tiny(**changes)
 
 

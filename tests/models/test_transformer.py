@@ -357,6 +357,7 @@ def test_load_refuses_what_is_no_transformer(tmp_path):
         ({"tied": True}, "tied needs one vocabulary, got 11 source and 9 target ids"),
         ({"target_vocab": 2}, "eos must be an id in 0..1, got 2"),
         ({"pad": -1}, "pad must be an id in 0..8, got -1"),
+        ({"pad": 2, "eos": 2}, r"pad, bos and eos must be three ids, got \(2, 1, 2\)"),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
     ],
 )

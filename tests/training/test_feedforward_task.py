@@ -72,6 +72,12 @@ def test_wrong_options(data, capsys):
         config(data, model={"init": "zero"})
 
 
+def test_batchnorm_needs_two_samples_in_each_part(data):
+    FeedForwardTask(config(data, model={"around": "batchnorm"}, training={"accumulate": 2}))
+    with pytest.raises(ConfigError, match="needs 2 samples in each part of a batch, got a batch of 4 in 3 parts"):
+        FeedForwardTask(config(data, model={"around": "batchnorm"}, training={"accumulate": 3}))
+
+
 def test_a_run_from_the_command_line(data, tmp_path, capsys):
     words = ["train", "feedforward", "--tiny", "--data", str(data), *FEW, "--health", "--health-every", "2"]
     assert main([*words, "--out", str(tmp_path / "a")]) == 0

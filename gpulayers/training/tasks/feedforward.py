@@ -52,6 +52,7 @@ class FeedForwardTask(Task):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
+        check_parts(config)
         corpus = load_corpus(config.data.files or None)
         self.digest = corpus.digest
         self.tokenizer = make_tokenizer(TOKENIZERS[config.data.tokens], corpus)
@@ -131,6 +132,15 @@ class LastTokens:
         missing = self.config.context - ids.shape[1]
         filled = array_module(ids).concatenate([ids[:, :1].repeat(missing, axis=1), ids], axis=1)
         return self.model(filled)[:, None]
+
+
+def check_parts(config: Config) -> None:
+    """BatchNorm takes its statistics from a part of the batch: one value of a channel has no variance."""
+    batch, accumulate = config.training.batch, config.training.accumulate
+    if config.model.around == "batchnorm" and batch // accumulate < 2:
+        raise ConfigError(
+            f"around batchnorm needs 2 samples in each part of a batch, got a batch of {batch} in {accumulate} parts"
+        )
 
 
 def make_net(config: Config, vocab: int) -> FeedForwardNet:
