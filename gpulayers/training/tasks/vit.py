@@ -25,7 +25,7 @@ WRONG = 3  # images in a sample
 
 ABOUT = """\
 Train a Vision Transformer on images. Without options: on scikit-learn's 8 x 8 digits (pip install scikit-learn), on
-the CPU, about a minute on two cores. A fifth of each class, drawn from the seed, is held out and measured on."""
+the CPU, in a minute or two on two cores. A fifth of each class, drawn from the seed, is held out and measured on."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class ViTTask(Task):
         ViTOptions(),
         ImageOptions(),
         optimizer=OptimizerOptions(lr=3e-3),
-        training=ImageTraining(steps=1000, batch=32, eval_every=200, sample_every=500, save_every=500),
+        training=ImageTraining(steps=1500, batch=32, eval_every=300, sample_every=750, save_every=500),
     )
     units = "images"
     model: ViT
