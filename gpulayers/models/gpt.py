@@ -39,9 +39,10 @@ from gpulayers.layers.layer import Layer
 from gpulayers.layers.layernorm import LayerNorm
 from gpulayers.layers.positions import LearnedPositions
 from gpulayers.layers.tied_linear import TiedLinear
+from gpulayers.models.load_model import load_model
 from gpulayers.ops.embedding import check_integers
 from gpulayers.step import Train
-from gpulayers.storage import FileError, StrPath, load_tensors
+from gpulayers.storage import StrPath
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,12 +182,4 @@ class GPT(Layer):
 
 def load(path: StrPath, dtype: str = "float32") -> GPT:
     """The model that `GPT.save` wrote. Raises `storage.FileError`, one sentence, for any other file."""
-    tensors, metadata = load_tensors(path)
-    if "gpt_config" not in metadata:
-        raise FileError(f"{path} holds no GPT (its metadata has no gpt_config)")
-    try:
-        model = GPT(GPTConfig(**json.loads(metadata["gpt_config"])), dtype=dtype)
-        model.load_state_dict(tensors)
-    except (TypeError, ValueError) as error:
-        raise FileError(f"{path} does not hold a whole GPT: {error}") from error
-    return model
+    return load_model(path, "GPT", lambda **sizes: GPT(GPTConfig(**sizes), dtype=dtype))

@@ -24,12 +24,13 @@ from gpulayers.layers.embedding import Embedding
 from gpulayers.layers.layer import Layer, check_dtype, check_integer, check_number, check_sizes
 from gpulayers.layers.linear import Linear
 from gpulayers.models.context import CONTEXTS
+from gpulayers.models.load_model import load_model
 from gpulayers.models.recurrent_decoder import DECODERS, Decoder, State
 from gpulayers.models.recurrent_encoder import NETWORKS, Encoded, Encoder
 from gpulayers.ops.dropout import dropout
 from gpulayers.ops.embedding import check_integers
 from gpulayers.step import Train
-from gpulayers.storage import FileError, StrPath, load_tensors
+from gpulayers.storage import StrPath
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,12 +196,4 @@ class Seq2Seq(Layer):
 
 def load(path: StrPath, dtype: str = "float32") -> Seq2Seq:
     """The model that `Seq2Seq.save` wrote. Raises `storage.FileError`, one sentence, for any other file."""
-    tensors, metadata = load_tensors(path)
-    if "seq2seq_config" not in metadata:
-        raise FileError(f"{path} holds no Seq2Seq (its metadata has no seq2seq_config)")
-    try:
-        model = Seq2Seq(Seq2SeqConfig(**json.loads(metadata["seq2seq_config"])), dtype=dtype)
-        model.load_state_dict(tensors)
-    except (TypeError, ValueError) as error:
-        raise FileError(f"{path} does not hold a whole Seq2Seq: {error}") from error
-    return model
+    return load_model(path, "Seq2Seq", lambda **sizes: Seq2Seq(Seq2SeqConfig(**sizes), dtype=dtype))

@@ -45,9 +45,10 @@ from gpulayers.layers.positions import LearnedPositions, SinusoidalPositions
 from gpulayers.layers.sequential import Sequential
 from gpulayers.layers.tied_linear import TiedLinear
 from gpulayers.masks import padding_mask
+from gpulayers.models.load_model import load_model
 from gpulayers.ops.embedding import check_integers
 from gpulayers.step import Train
-from gpulayers.storage import FileError, StrPath, load_tensors
+from gpulayers.storage import StrPath
 
 POSITIONS = ("sinusoidal", "learned")
 
@@ -310,12 +311,4 @@ class Transformer(Layer):
 
 def load(path: StrPath, dtype: str = "float32") -> Transformer:
     """The model that `Transformer.save` wrote. Raises `storage.FileError`, one sentence, for any other file."""
-    tensors, metadata = load_tensors(path)
-    if "transformer_config" not in metadata:
-        raise FileError(f"{path} holds no Transformer (its metadata has no transformer_config)")
-    try:
-        model = Transformer(TransformerConfig(**json.loads(metadata["transformer_config"])), dtype=dtype)
-        model.load_state_dict(tensors)
-    except (TypeError, ValueError) as error:
-        raise FileError(f"{path} does not hold a whole Transformer: {error}") from error
-    return model
+    return load_model(path, "Transformer", lambda **sizes: Transformer(TransformerConfig(**sizes), dtype=dtype))

@@ -28,11 +28,12 @@ from gpulayers.layers.layer import Layer, check_sizes, floating_input, floating_
 from gpulayers.layers.layernorm import LayerNorm
 from gpulayers.layers.linear import Linear
 from gpulayers.layers.positions import LearnedPositions
+from gpulayers.models.load_model import load_model
 from gpulayers.ops.matmul import matmul
 from gpulayers.ops.sum_rows import sum_rows
 from gpulayers.parameter import Parameter
 from gpulayers.step import Train
-from gpulayers.storage import FileError, StrPath, load_tensors
+from gpulayers.storage import StrPath
 
 POOLS = ("class", "mean")
 
@@ -248,12 +249,4 @@ def from_patches(patches: Array, config: ViTConfig) -> Array:
 
 def load(path: StrPath, dtype: str = "float32") -> ViT:
     """The model that `ViT.save` wrote. Raises `storage.FileError`, one sentence, for any other file."""
-    tensors, metadata = load_tensors(path)
-    if "vit_config" not in metadata:
-        raise FileError(f"{path} holds no ViT (its metadata has no vit_config)")
-    try:
-        model = ViT(ViTConfig(**json.loads(metadata["vit_config"])), dtype=dtype)
-        model.load_state_dict(tensors)
-    except (TypeError, ValueError) as error:
-        raise FileError(f"{path} does not hold a whole ViT: {error}") from error
-    return model
+    return load_model(path, "ViT", lambda **sizes: ViT(ViTConfig(**sizes), dtype=dtype))
