@@ -49,6 +49,7 @@ from gpulayers.layers import (
     Softmax,
     Tanh,
     TiedLinear,
+    summary,
 )
 from gpulayers.masks import causal_mask, padding_mask
 from gpulayers.models import (
@@ -168,6 +169,7 @@ __all__ = [
     "profiling",
     "sample_decode",
     "smooth_l1_loss",
+    "summary",
     "to_device",
     "to_numpy",
     "use",

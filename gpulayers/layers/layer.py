@@ -33,6 +33,12 @@ class Layer:
         """Evaluation: the output alone; nothing is kept for a backward pass."""
         return self.forward(*inputs, **options)[0]
 
+    def __repr__(self) -> str:
+        """The tree of layers with the shapes of their parameters and buffers; `summary` has the sums."""
+        from gpulayers.layers.summary import tree
+
+        return tree(self)
+
     # ------------------------------------------------------------------------------------------ the tree
 
     def _named_members(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
