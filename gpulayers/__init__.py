@@ -49,8 +49,8 @@ from gpulayers.layers import (
     Softmax,
     Tanh,
     TiedLinear,
-    summary,
 )
+from gpulayers.layers.summary import summary
 from gpulayers.masks import causal_mask, padding_mask
 from gpulayers.models import (
     GPT,

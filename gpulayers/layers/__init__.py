@@ -29,7 +29,6 @@ from gpulayers.layers.sequential import Sequential
 from gpulayers.layers.sigmoid import Sigmoid
 from gpulayers.layers.silu import SiLU
 from gpulayers.layers.softmax import Softmax
-from gpulayers.layers.summary import summary
 from gpulayers.layers.tanh import Tanh
 from gpulayers.layers.tied_linear import TiedLinear
 
@@ -69,5 +68,4 @@ __all__ = [
     "Softmax",
     "Tanh",
     "TiedLinear",
-    "summary",
 ]
