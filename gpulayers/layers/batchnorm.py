@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpulayers.backend import Array, wide, zeros
+from gpulayers.backend import Array, wide
 from gpulayers.layers.layer import (
     Layer,
     check_dtype,
@@ -119,8 +119,6 @@ class BatchNorm(Layer):
 
     def _statistics_of(self, rows: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
         """Mean and variance of a batch."""
-        if len(rows) == 0:
-            return zeros(self.num_features, wide(rows.dtype), rows), zeros(self.num_features, wide(rows.dtype), rows)
         if len(rows) == 1:
             raise ValueError(
                 f"BatchNorm: the statistics of a batch need 2 values of each channel, got an input {shape}"

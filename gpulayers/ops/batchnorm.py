@@ -29,15 +29,24 @@ from gpulayers.ops.sum_rows import sum_partials
 
 
 def _statistics_reference(x: Array) -> tuple[Array, Array]:
-    """x: (rows, C), rows > 0. Returns mean and (biased) variance of each column, (C,), float32 or wider."""
+    """x: (rows, C). Returns mean and (biased) variance of each column, (C,), float32 or wider; 0 and 0 of no rows."""
+    if len(x) == 0:
+        return _of_no_rows(x)
     wide_x = x.astype(wide(x.dtype))
     mean = wide_x.mean(axis=0)
     centred = wide_x - mean  # two passes: E[x^2] - E[x]^2 cancels to nothing when the mean is large
     return mean, (centred * centred).mean(axis=0)
 
 
+def _of_no_rows(x: Array) -> tuple[Array, Array]:
+    cols, dtype = x.shape[1], wide(x.dtype)
+    return zeros(cols, dtype, like=x), zeros(cols, dtype, like=x)
+
+
 def _statistics_cpu(x: Array) -> tuple[Array, Array]:
     rows, cols = x.shape
+    if rows == 0:
+        return _of_no_rows(x)
     mean, work = np.zeros(cols, x.dtype), work_array(x, cols)
     ones = np.ones(len(work), x.dtype)
     for block in row_blocks(rows, cols):
@@ -72,6 +81,8 @@ def tiles(x: Array) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def _statistics_cuda(x: Array) -> tuple[Array, Array]:
     (rows, cols), x = x.shape, contiguous(x)
+    if rows == 0:
+        return _of_no_rows(x)
     grid, block = tiles(x)
     mean, var = (empty(cols, np.float32, like=x) for _ in range(2))
     partial = empty((grid[1], 3, cols), np.float32, like=x)

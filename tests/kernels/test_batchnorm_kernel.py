@@ -56,6 +56,15 @@ def test_a_first_row_far_from_the_others(device, rng):
 
 
 @on_devices
+def test_no_rows(device):
+    """Nothing is launched: the kernels read the first row."""
+    with record_launches() as launches:
+        found = check_kernel(batchnorm_statistics, device, np.zeros((0, 5), np.float32))
+    assert not launches
+    assert [v.get().tolist() for v in found] == [[0] * 5] * 2
+
+
+@on_devices
 def test_bad_numbers_stay_in_their_column(device, rng):
     x = rng.normal(size=(20, 9)).astype(np.float32)
     x[3, 2], x[0, 5] = np.nan, np.inf

@@ -27,6 +27,8 @@ def test_bodies_agree(shape, affine, rng):
 def test_transposed_and_empty(rng):
     x, dy = rng.normal(size=(2, 4, 50)).astype(np.float32)
     check_op(batchnorm_statistics, x.T)
+    check_op(batchnorm_statistics, x.T[:0])
+    assert [v.tolist() for v in batchnorm_statistics(x[:0])] == [[0] * 50] * 2
     mean, var = batchnorm_statistics.reference(x.T)
     for rows in (slice(None), slice(0)):
         check_op(batchnorm, x.T[rows], mean, var, None, None, 1e-5)
