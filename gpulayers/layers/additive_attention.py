@@ -6,7 +6,7 @@ from gpulayers import initialize
 from gpulayers.backend import Array
 from gpulayers.initialize import Init, Rng
 from gpulayers.layers.attention_weights import check_inputs, softmax_rows, softmax_rows_backward
-from gpulayers.layers.layer import Layer, check_dtype, check_sizes
+from gpulayers.layers.layer import Layer, check_dtype, check_sizes, gradient_of
 from gpulayers.layers.linear import Linear
 from gpulayers.ops.additive_scores import additive_scores, additive_scores_backward, exp_of
 from gpulayers.ops.matmul import matmul
@@ -85,6 +85,7 @@ class AdditiveAttention(Layer):
 
     def backward(self, dy: Array, saved: Saved) -> tuple[Array, Array]:
         memory, look, shape = saved
+        gradient_of(dy, (*shape[:-1], self.memory_size), "AdditiveAttention")
         dcontext = dy.reshape(*look.weights.shape[:2], self.memory_size)
         dquery, dkeys = self.look_backward(dcontext, memory, look)
         dmemory = self.key.backward(dkeys, memory)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from gpulayers.backend import Array
 from gpulayers.initialize import Init, Rng
 from gpulayers.layers.attention_weights import check_inputs, softmax_rows, softmax_rows_backward
-from gpulayers.layers.layer import Layer, check_dtype, check_sizes
+from gpulayers.layers.layer import Layer, check_dtype, check_sizes, gradient_of
 from gpulayers.layers.linear import Linear
 from gpulayers.ops.matmul import matmul
 from gpulayers.step import Train
@@ -75,6 +75,7 @@ class MultiplicativeAttention(Layer):
 
     def backward(self, dy: Array, saved: tuple[Look, tuple[int, ...]]) -> tuple[Array, Array]:
         look, shape = saved
+        gradient_of(dy, (*shape[:-1], self.memory_size), "MultiplicativeAttention")
         dquery, dmemory = self.look_backward(dy.reshape(look.projected.shape), look)
         return dquery.reshape(shape), dmemory
 

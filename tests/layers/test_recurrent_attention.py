@@ -159,6 +159,9 @@ def test_bad_inputs_are_one_sentence(make, rng):
         layer(query, memory, hide=np.zeros((2, 1, 1, 5)))
     with pytest.raises(ValueError, match=r"broadcasts to \(B, H, T, S\) = \(2, 1, 3, 5\), got \(2, 5\)"):
         layer(query, memory, hide=np.zeros((2, 5), bool))
+    _, saved = layer.forward(query, memory)
+    with pytest.raises(ValueError, match=rf"{name}.backward takes a gradient of shape \(2, 3, 4\), got \(2, 4, 3\)"):
+        layer.backward(np.ones((2, 4, 3), np.float32), saved)
 
 
 def test_the_parameters_dtype_is_asked_for(rng):

@@ -91,8 +91,6 @@ class Seq2SeqOptions(Options):
             sizes = {"dim": dim, "hidden": 4 * dim, "layers": 2}
             if dim % self.heads:
                 raise ConfigError(f"heads must divide dim, got {self.heads} heads and dim {dim}")
-            if dim % 2 and self.positions == "sinusoidal":
-                raise ConfigError(f"sinusoidal positions need an even dim, got {dim}")
         chosen = {name: getattr(self, name) or size for name, size in sizes.items()}
         return replace(self, context=context, **chosen)
 
