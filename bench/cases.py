@@ -16,7 +16,7 @@ from gpulayers.ops.add import add
 from gpulayers.ops.additive_scores import additive_scores, additive_scores_backward
 from gpulayers.ops.attention import attention, attention_backward
 from gpulayers.ops.batchnorm import batchnorm, batchnorm_backward, batchnorm_statistics, batchnorm_update
-from gpulayers.ops.cross_entropy import cross_entropy_rows
+from gpulayers.ops.cross_entropy_rows import cross_entropy_rows
 from gpulayers.ops.dropout import dropout
 from gpulayers.ops.elementwise import multiply
 from gpulayers.ops.embedding import embedding, scatter_add
@@ -32,6 +32,8 @@ from gpulayers.ops.rmsnorm import rmsnorm, rmsnorm_backward
 from gpulayers.ops.rotary import rotary, rotary_tables
 from gpulayers.ops.sgd import sgd
 from gpulayers.ops.sigmoid import sigmoid, sigmoid_backward, silu, silu_with_derivative, tanh, tanh_backward
+from gpulayers.ops.soft_cross_entropy import soft_cross_entropy
+from gpulayers.ops.softcap import softcap, softcap_backward
 from gpulayers.ops.softmax import log_softmax, log_softmax_backward, softmax, softmax_backward
 from gpulayers.ops.sum_of_squares import sum_of_squares
 from gpulayers.ops.sum_rows import sum_rows
@@ -289,6 +291,19 @@ def cross_entropy_peer(torch: Any, logits: Any, targets: Any, *_: Any) -> Callab
     return loss_and_gradient(torch, lambda z: torch.nn.functional.cross_entropy(z, targets), logits)
 
 
+def soft_cross_entropy_arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    targets = np.abs(draw(rng, 1024, V)) / V
+    return draw(rng, 1024, V), targets, None, np.asarray(1 / 1024, np.float32), 0.0, 0.0, False
+
+
+def softcap_peer(torch: Any, x: Any, cap: float) -> Callable[[], Any]:
+    return lambda: cap * torch.tanh(x / cap)
+
+
+def softcap_backward_peer(torch: Any, x: Any, dy: Any, cap: float, _: bool) -> Callable[[], Any]:
+    return gradients(torch, lambda z: cap * torch.tanh(z / cap), (x,), dy)
+
+
 def mse_peer(torch: Any, x: Any, target: Any, _: float) -> Callable[[], Any]:
     return loss_and_gradient(torch, lambda z: torch.nn.functional.mse_loss(z, target), x)
 
@@ -431,6 +446,9 @@ CASES: dict[str, Case] = {
         softmax_backward_peer("_log_softmax_backward_data"),
     ),
     "cross_entropy": Case(cross_entropy_rows, cross_entropy_arguments, cross_entropy_peer),
+    "soft_cross_entropy": Case(soft_cross_entropy, soft_cross_entropy_arguments, cross_entropy_peer),
+    "softcap": Case(softcap, matrices(1, 30.0), softcap_peer),
+    "softcap_backward": Case(softcap_backward, matrices(2, 30.0, False), softcap_backward_peer),
     "mse": Case(mse, lambda rng: (draw(rng, N), draw(rng, N), 1 / N), mse_peer),
     "pointwise_loss": Case(pointwise_loss, huber_arguments, huber_peer),
     "embedding": Case(

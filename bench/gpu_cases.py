@@ -19,7 +19,7 @@ from gpulayers.ops.add import add
 from gpulayers.ops.additive_scores import additive_scores, additive_scores_backward
 from gpulayers.ops.attention import attention, attention_backward
 from gpulayers.ops.batchnorm import batchnorm, batchnorm_backward, batchnorm_statistics, batchnorm_update
-from gpulayers.ops.cross_entropy import cross_entropy_rows
+from gpulayers.ops.cross_entropy_rows import cross_entropy_rows
 from gpulayers.ops.dropout import dropout
 from gpulayers.ops.elementwise import multiply
 from gpulayers.ops.embedding import embedding, scatter_add
@@ -35,6 +35,8 @@ from gpulayers.ops.rmsnorm import rmsnorm, rmsnorm_backward
 from gpulayers.ops.rotary import rotary, rotary_tables
 from gpulayers.ops.sgd import sgd
 from gpulayers.ops.sigmoid import sigmoid, sigmoid_backward, silu, silu_with_derivative, tanh, tanh_backward
+from gpulayers.ops.soft_cross_entropy import soft_cross_entropy
+from gpulayers.ops.softcap import softcap, softcap_backward
 from gpulayers.ops.softmax import log_softmax, log_softmax_backward, softmax, softmax_backward
 from gpulayers.ops.sum_of_squares import sum_of_squares
 from gpulayers.ops.sum_rows import sum_rows
@@ -144,6 +146,20 @@ def stream(count: int, *others: Any) -> Callable[[Draw], tuple[Any, ...]]:
 def with_weight(count: int) -> Callable[[Draw], tuple[Any, ...]]:
     """`count` arrays (tokens, dim) and one weight for all, of PReLU."""
     return lambda d: (*stream(count)(d), d.normal(1))
+
+
+def soft_cross_entropy_arguments(d: Draw) -> tuple[Any, ...]:
+    """Targets of a teacher, as of distillation: each row's sum is near 1."""
+    rows, vocab = d.sizes.logit_rows, d.sizes.vocab
+    targets = d.normal(rows, vocab)
+    targets *= targets.dtype.type(1 / vocab)
+    return d.normal(rows, vocab), targets, None, d.there(np.asarray(1 / rows, np.float32)), 0.0, 0.0, False
+
+
+def softcap_backward_arguments(d: Draw) -> tuple[Any, ...]:
+    """Of logits; their gradient is float32."""
+    shape = d.sizes.tokens, d.sizes.dim
+    return d.normal(*shape), d.normal(*shape, dtype="float32"), 30.0, False
 
 
 def logits(inplace: bool) -> Callable[[Draw], tuple[Any, ...]]:
@@ -408,6 +424,13 @@ CASES: dict[str, Case] = {
         {EAGER: peers.log_softmax_backward},
         factor=2,
     ),
+    "soft_cross_entropy": Case(
+        soft_cross_entropy,
+        soft_cross_entropy_arguments,
+        both(peers.cross_entropy),
+    ),
+    "softcap": Case(softcap, lambda d: (*stream(1)(d), 30.0), both(peers.softcap)),
+    "softcap_backward": Case(softcap_backward, softcap_backward_arguments, both(peers.softcap_backward)),
     "mse": Case(
         mse,
         lambda d: (*stream(2)(d), 1 / (d.sizes.tokens * d.sizes.dim)),

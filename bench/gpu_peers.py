@@ -271,6 +271,15 @@ def cross_entropy(torch: Any, wrap: Any, logits: Any, targets: Any, *_: Any) -> 
     return loss_and_gradient(torch, lambda z: loss(z, targets), logits, lambda value: None)
 
 
+def softcap(torch: Any, wrap: Any, x: Any, cap: float) -> Callable[[], Any]:
+    function = wrap(lambda t: cap * torch.tanh(t.float() / cap))
+    return lambda: function(x)
+
+
+def softcap_backward(torch: Any, wrap: Any, x: Any, dy: Any, cap: float, _: bool) -> Callable[[], Any]:
+    return gradients(torch, wrap(lambda t: cap * torch.tanh(t.float() / cap)), (x,), dy)
+
+
 def mse(torch: Any, wrap: Any, x: Any, target: Any, scale: float) -> Callable[[], Any]:
     loss = wrap(lambda a, b: torch.nn.functional.mse_loss(a, b))
     return loss_and_gradient(torch, lambda a: loss(a, target), x, lambda value: value.detach())

@@ -37,6 +37,28 @@ def test_cross_entropy(loss, reduction, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["soft", "ids"])
+def test_cross_entropy_by_axis(kind, dtype):
+    """Class probabilities and ids, the classes along axis 1, capped or not."""
+    file = load("losses")
+    for weighted, smoothing, cap, reduction in itertools.product(
+        WEIGHTED, SMOOTHING, (None, 2.0), ("mean", "sum", "none")
+    ):
+        loss, dlogits = cross_entropy(
+            file["layout/logits"].astype(dtype),
+            cast(file[f"layout/{kind}"], dtype),
+            weight=file["layout/weight"].astype(dtype) if weighted else None,
+            label_smoothing=smoothing,
+            softcap=cap,
+            axis=1,
+            reduction=reduction,
+        )
+        name = f"layout {kind} weight={weighted} smoothing={smoothing} cap={cap} {reduction}"
+        close(loss, file[f"{name}/loss"], dtype)
+        close(dlogits, file[f"{name}/dlogits"], dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_mse_loss(reduction, dtype):
     wanted = case("losses", f"mse {reduction}")
@@ -46,7 +68,7 @@ def test_mse_loss(reduction, dtype):
     close(np.asarray(cast(wanted.dy, dtype)) * dx, wanted.input_gradients[0], dtype)
 
 
-POINTWISE = sorted(name for name in case_names("losses") if not name.startswith(("ce ", "mse ")))
+POINTWISE = sorted(name for name in case_names("losses") if not name.startswith(("ce ", "mse ", "layout")))
 
 
 def test_every_pointwise_loss_is_there():

@@ -1,103 +1,128 @@
-"""Cross-entropy of logits and integer targets: the loss and its gradient in one go.
+"""Cross-entropy of logits and of class ids or class probabilities: the functions that people call, and their checks.
 
-With p = softmax(z) over the V classes, class weights w (1 by default), smoothing s, and target y of a row,
+With p = softmax(z) over the V classes, class weights w (1 by default) and smoothing s,
 
     lse  = log(sum_c exp(z_c))              log p_c = z_c - lse
-    a_c  = (1 - s) w_y [c = y] + s w_c / V          the weight of log p_c, sum A
+    a_c  = (1 - s) w_y [c = y] + s w_c / V          of class id y;      sum A
+    a_c  = w_c ((1 - s) t_c + s / V)                of probabilities t
     loss = -sum_c a_c log p_c + z_loss lse^2
 
     d loss / d z_c = (A + 2 z_loss lse) p_c - a_c
 
-A row whose target is `ignore_index` has loss 0 and gradient 0, whatever its logits hold.
+With softcap, z = softcap tanh(logits / softcap). The bodies are in cross_entropy_rows.py (ids), soft_cross_entropy.py
+(probabilities) and softcap.py.
 
 Sources: Szegedy et al., Rethinking the Inception Architecture, 2016, section 7 (smoothing); Chowdhery et al., PaLM,
-2022, section 5 (z-loss). Class weights under smoothing as PyTorch defines them.
+2022, section 5 (z-loss); Gemma Team, Gemma 2, 2024, section 2 (soft capping). Class weights under smoothing, and means
+over probabilities, as PyTorch defines them.
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpulayers.backend import Array, array_module, empty, is_floating, wide
-from gpulayers.cuda import contiguous, error_flag, launch, row_threads, shared_memory
-from gpulayers.ops.op import Op, as_rows, row_blocks
+from gpulayers.backend import Array, array_module, is_floating, wide
+from gpulayers.ops.class_targets import as_ids, check_class_weight, check_ids, check_range, count
+from gpulayers.ops.cross_entropy_rows import cross_entropy_rows
+from gpulayers.ops.loss_arguments import (
+    check_number,
+    check_reduction,
+    checked_axis,
+    checked_scale,
+    inverse,
+    is_looked_at,
+)
+from gpulayers.ops.op import as_rows
+from gpulayers.ops.soft_cross_entropy import soft_cross_entropy
+from gpulayers.ops.softcap import softcap as cap_logits
+from gpulayers.ops.softcap import softcap_backward
 
-REDUCTIONS = ("mean", "sum", "none")
+IGNORE = -100
 
 
 def cross_entropy(
     logits: Array,
     targets: Array,
     *,
-    ignore_index: int = -100,
+    ignore_index: int = IGNORE,
     weight: Array = None,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
+    softcap: float | None = None,
+    axis: int = -1,
     reduction: str = "mean",
     scale: Array = None,
 ) -> tuple[Any, Array]:
     """(loss, dlogits), dlogits being the gradient of the loss.
 
-    logits: (..., V), floating. targets: (...), any integer type, each in 0..V-1 or `ignore_index`.
+    logits: (..., V), floating; the classes lie along `axis`, 1 for (B, V, ...). targets: class ids of the shape of
+    logits without that axis, any integer type, each in 0..V-1 or `ignore_index`; or class probabilities of the shape
+    and dtype of logits, which have no gradient and no `ignore_index`.
     weight: (V,), a factor for each class. label_smoothing: 0..1, the part of each target spread over all classes.
     z_loss: factor of logsumexp^2 (not weighted by class), which keeps logits from drifting.
-    reduction: "mean" divides by `count_targets(...)`, the z-loss term too, and is 0 where the count is 0; "sum"; "none"
-    gives a loss of the shape of targets, and each row of dlogits is the gradient of that row's own loss.
+    softcap: holds the logits in -softcap..softcap, by softcap tanh(logits / softcap), before all else.
+    reduction: "mean" divides by `count_targets(...)`, the z-loss term too, and is 0 where the count is 0; of
+    probabilities it divides by the number of rows, whatever the weights, as PyTorch's does. "sum"; "none" gives a loss
+    of the shape of class ids, and each row of dlogits is the gradient of that row's own loss.
     scale: a scalar array that multiplies dlogits and not the loss: `optimizer.scale` of float16 training.
 
-    Returns loss, a scalar array (float32, float64 for float64 logits), and dlogits like logits. A row of infinities
-    or NaN gives NaN in that row alone; single logits of -inf are classes of probability 0.
+    Returns loss, a scalar array (float32, float64 for float64 logits), and dlogits like logits, a view if `axis` is not
+    the last one: logits are then copied to where it is. A row of infinities or NaN gives NaN in that row alone; single
+    logits of -inf are classes of probability 0.
 
     Raises TypeError or ValueError for wrong dtypes, shapes and options; ValueError with row, value and range for a
     target out of range, before anything is written. On a GPU, where looking would mean waiting, the loss of such a row
     is NaN and its gradient 0; the device notes the error, the optimizer skips its step, `gpulayers.cuda.check_errors`
     raises it.
     """
-    options = _Options(ignore_index, weight, label_smoothing, z_loss, reduction, scale)
-    return _loss_and_gradient("cross_entropy", logits, targets, options, inplace=False)
+    options = _Options(ignore_index, weight, label_smoothing, z_loss, softcap, reduction, scale)
+    xp = array_module(logits, targets, weight)
+    if axis in (-1, logits.ndim - 1) or logits.ndim == 0:
+        return _loss_and_gradient("cross_entropy", logits, targets, options, inplace=False)
+    axis = checked_axis("cross_entropy", axis, logits.ndim)
+    if is_floating(targets.dtype) and targets.ndim == logits.ndim:
+        targets = xp.moveaxis(targets, axis, -1)
+    loss, dlogits = _loss_and_gradient("cross_entropy", xp.moveaxis(logits, axis, -1), targets, options, inplace=False)
+    return loss, xp.moveaxis(dlogits, -1, axis)
 
 
 def cross_entropy_inplace(
     logits: Array,
     targets: Array,
     *,
-    ignore_index: int = -100,
+    ignore_index: int = IGNORE,
     weight: Array = None,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
+    softcap: float | None = None,
     reduction: str = "mean",
     scale: Array = None,
 ) -> tuple[Any, Array]:
-    """`cross_entropy` whose dlogits overwrites the logits: of a large vocabulary, only one such array need exist.
+    """`cross_entropy` whose dlogits overwrites the logits: of a large vocabulary, only one such array need exist (two
+    with `softcap`, which is float32 whatever the logits are).
 
-    logits must be contiguous and writable. Raises as `cross_entropy`; the logits are then as they were.
+    logits must be contiguous and writable, with the classes along the last axis. Raises as `cross_entropy`; the logits
+    are then as they were.
     """
     array_module(logits, targets, weight)
     if not logits.flags.c_contiguous:
         raise ValueError(f"cross_entropy_inplace takes contiguous logits, got strides {logits.strides}")
     if isinstance(logits, np.ndarray) and not logits.flags.writeable:
         raise ValueError("cross_entropy_inplace writes the gradient over the logits, and got a read-only array")
-    options = _Options(ignore_index, weight, label_smoothing, z_loss, reduction, scale)
+    options = _Options(ignore_index, weight, label_smoothing, z_loss, softcap, reduction, scale)
     return _loss_and_gradient("cross_entropy_inplace", logits, targets, options, inplace=True)
 
 
-def count_targets(targets: Array, ignore_index: int = -100, weight: Array = None) -> Any:
+def count_targets(targets: Array, ignore_index: int = IGNORE, weight: Array = None) -> Any:
     """What "mean" divides by: the number of targets that are not `ignore_index`, or the sum of their class weights.
 
     Returns a scalar array, float32 (float64 for float64 weights), on the device of targets. Exact up to 2^24 targets.
     To average over several batches, add up their sums and their counts and divide once.
     """
-    _check_targets("count_targets", targets, None if weight is None else weight.shape[0], ignore_index)
-    return _count(targets, ignore_index, weight, np.dtype(np.float32) if weight is None else wide(weight.dtype))
-
-
-def _count(targets: Array, ignore_index: int, weight: Array, dtype: np.dtype) -> Any:
-    xp = array_module(targets, weight)
-    counted = targets != ignore_index
-    if weight is None or weight.size == 0:  # without classes every target is ignored
-        return counted.sum(dtype=dtype)
-    ids = xp.where(counted, targets, 0)
-    return xp.where(counted, weight[ids], 0).sum(dtype=dtype)
+    check_ids("count_targets", targets)
+    if weight is not None and array_module(targets, weight) is np:
+        check_range("count_targets", targets, weight.shape[0], ignore_index)
+    return count(targets, ignore_index, weight, np.dtype(np.float32) if weight is None else wide(weight.dtype))
 
 
 class _Options(NamedTuple):
@@ -105,30 +130,25 @@ class _Options(NamedTuple):
     weight: Array
     label_smoothing: float
     z_loss: float
+    softcap: float | None
     reduction: str
     scale: Array
 
 
 def _loss_and_gradient(who: str, logits: Array, targets: Array, o: _Options, inplace: bool) -> tuple[Any, Array]:
-    xp = array_module(logits, targets, o.weight, o.scale)
+    """The classes lie along the last axis."""
+    xp = array_module(logits, targets, o.weight)
     _check(who, logits, targets, o)
     dtype = wide(logits.dtype)
     weight = None if o.weight is None else o.weight.astype(dtype, copy=False)
-    mean, scale = None, None if o.scale is None else o.scale.astype(dtype, copy=False)
-    if o.reduction == "mean":  # a scalar array: on a GPU nobody waits for it
-        count = _count(targets, o.ignore_index, weight, dtype)
-        mean = xp.asarray((count != 0) / xp.where(count == 0, 1, count), dtype)
+    mean, scale = None, checked_scale(who, o.scale, dtype)
+    if o.reduction == "mean":
+        mean = _mean(targets, logits.shape[-1], weight, o, dtype)
         scale = mean if scale is None else xp.asarray(mean * scale)
-    ids = targets.reshape(targets.size)
-    if ids.dtype == np.uint64:  # 2^64 - 100 is not -100
-        ids = xp.minimum(ids, np.uint64(np.iinfo(np.int64).max))
-    ids = ids.astype(np.int64, copy=False)
-    losses, dlogits = cross_entropy_rows(
-        as_rows(logits), ids, weight, scale, o.ignore_index, o.label_smoothing, o.z_loss, inplace
-    )
+    losses, dlogits = _rows(as_rows(logits), targets, weight, scale, o, inplace)
     dlogits = dlogits.reshape(logits.shape)
     if o.reduction == "none":
-        return losses.reshape(targets.shape), dlogits
+        return losses.reshape(logits.shape[:-1]), dlogits
     if mean is None:
         return losses.sum(), dlogits
     if xp is np and mean == 0:  # nothing counts: 0, even where a row's loss is infinite
@@ -136,248 +156,60 @@ def _loss_and_gradient(who: str, logits: Array, targets: Array, o: _Options, inp
     return losses.sum() * mean, dlogits
 
 
+def _mean(targets: Array, classes: int, weight: Array, o: _Options, dtype: np.dtype) -> Array:
+    """1 / count, a scalar array: on a GPU nobody waits for it."""
+    if not is_floating(targets.dtype):
+        return inverse(count(targets, o.ignore_index, weight, dtype), dtype)
+    rows = targets.size // max(1, classes)
+    return array_module(targets).asarray(1 / rows if rows else 0, dtype)
+
+
+def _rows(
+    logits: Array, targets: Array, weight: Array, scale: Array, o: _Options, inplace: bool
+) -> tuple[Array, Array]:
+    """Losses (rows,) and the gradient of logits (rows, V)."""
+    if o.softcap is not None:
+        capped, cap = cap_logits(logits, float(o.softcap)), float(o.softcap)
+        losses, dcapped = _rows(capped, targets, weight, scale, o._replace(softcap=None), inplace=True)
+        return losses, softcap_backward(logits, dcapped, cap, inplace)
+    if not is_floating(targets.dtype):
+        smoothing, ids = o.label_smoothing, as_ids(targets)
+        return cross_entropy_rows(logits, ids, weight, scale, o.ignore_index, smoothing, o.z_loss, inplace)
+    targets = as_rows(targets).astype(logits.dtype, copy=False)  # softcap made the logits of float16 float32
+    return soft_cross_entropy(logits, targets, weight, scale, o.label_smoothing, o.z_loss, inplace)
+
+
 def _check(who: str, logits: Array, targets: Array, o: _Options) -> None:
     if not is_floating(logits.dtype) or logits.ndim == 0:
         raise TypeError(f"{who} takes floating logits of shape (..., V), got {logits.dtype} {logits.shape}")
-    if targets.shape != logits.shape[:-1]:
-        raise ValueError(f"{who}: logits {logits.shape} need targets {logits.shape[:-1]}, got {targets.shape}")
-    vocabulary = logits.shape[-1]
-    if o.weight is not None and (o.weight.shape != (vocabulary,) or not is_floating(o.weight.dtype)):
-        raise ValueError(f"{who} takes a floating weight ({vocabulary},), got {o.weight.dtype} {o.weight.shape}")
+    classes = logits.shape[-1]
+    check_class_weight(who, o.weight, classes)
     if not 0 <= o.label_smoothing <= 1:
         raise ValueError(f"{who}: label_smoothing must be in 0..1, got {o.label_smoothing}")
-    if not o.z_loss >= 0:
-        raise ValueError(f"{who}: z_loss must be 0 or more, got {o.z_loss}")
-    if o.scale is not None and o.scale.shape != ():
-        raise ValueError(f"{who}: scale must be a scalar array, got shape {o.scale.shape}")
-    if o.reduction not in REDUCTIONS:
-        raise ValueError(f"{who}: reduction must be one of {', '.join(REDUCTIONS)}, got {o.reduction!r}")
-    _check_targets(who, targets, vocabulary, o.ignore_index, look=logits.dtype == np.float64)
-
-
-def _check_targets(who: str, targets: Array, vocabulary: int | None, ignore_index: int, look: bool = False) -> None:
-    """look: at the values of a GPU's array too, which stops it; for float64, which no kernel takes."""
-    if targets.dtype.kind not in "iu":
-        raise TypeError(f"{who} takes integer targets, got {targets.dtype}")
-    xp = array_module(targets)
-    if vocabulary is None or not (xp is np or look):
+    check_number(who, "z_loss", o.z_loss, 0)
+    if o.softcap is not None:
+        check_number(who, "softcap", o.softcap, 0, above=True)
+    check_reduction(who, o.reduction)
+    if is_floating(targets.dtype):
+        _check_probabilities(who, logits, targets, o)
         return
-    bad = (targets != ignore_index) & ((targets < 0) | (targets >= vocabulary))
-    if bad.any():
-        row = tuple(int(i) for i in xp.argwhere(bad)[0])
-        raise ValueError(
-            f"{who}: target {targets[row]} in row {row[0] if len(row) == 1 else row} is outside 0..{vocabulary - 1} "
-            f"(and is not ignore_index, {ignore_index})"
+    if targets.shape != logits.shape[:-1]:
+        hint = ", which would fit axis=1" if targets.shape == (*logits.shape[:1], *logits.shape[2:]) else ""
+        raise ValueError(f"{who}: logits {logits.shape} need targets {logits.shape[:-1]}, got {targets.shape}{hint}")
+    check_ids(who, targets)
+    if is_looked_at(logits):
+        check_range(who, targets, classes, o.ignore_index)
+
+
+def _check_probabilities(who: str, logits: Array, targets: Array, o: _Options) -> None:
+    if targets.shape != logits.shape:
+        raise TypeError(
+            f"{who} takes integer targets, got {targets.dtype} {targets.shape}: floating ones are class probabilities "
+            f"of the shape of logits, {logits.shape}"
         )
-
-
-class _Coefficients(NamedTuple):
-    """What the formula needs of the targets, row by row."""
-
-    counted: Array  # (rows,) bool
-    ids: Array  # (rows,) the targets, 0 where there is none
-    hit: Array  # (rows,) (1 - s) w_y; 0 where ignored, NaN where out of range
-    mass: Array  # (rows,) A, 0 where ignored
-    spread: Array  # (V,) s w / V, or None without smoothing
-
-
-def _coefficients(
-    targets: Array, weight: Array, ignore_index: int, smoothing: float, cols: int, dtype: np.dtype
-) -> _Coefficients:
-    xp = array_module(targets, weight)
-    ignored = targets == ignore_index
-    known = (targets >= 0) & (targets < cols)
-    counted = known & ~ignored
-    ids = xp.where(counted, targets, 0)
-    w = xp.ones(targets.shape, dtype) if weight is None else weight[ids]
-    w = xp.where(known, w, np.nan)  # a bad id never reads elsewhere, and cannot look like a good one
-    hit = xp.where(ignored, 0, (1 - smoothing) * w).astype(dtype)
-    if smoothing == 0:
-        return _Coefficients(counted, ids, hit, hit, None)
-    spread = (xp.ones(cols, dtype) if weight is None else weight) * (smoothing / cols)
-    return _Coefficients(counted, ids, hit, xp.where(counted, hit + spread.sum(), 0), spread)
-
-
-@np.errstate(invalid="ignore", divide="ignore", over="ignore")  # a row of infinities is NaN, without a word
-def _reference(
-    logits: Array,
-    targets: Array,
-    weight: Array,
-    scale: Array,
-    ignore_index: int,
-    label_smoothing: float,
-    z_loss: float,
-    inplace: bool,
-) -> tuple[Array, Array]:
-    """logits: (rows, V). targets: (rows,) int64. weight: (V,) or None. scale: scalar array or None for 1.
-
-    Returns losses (rows,), float32 or wider, not scaled, and scale * dlogits, in the memory of logits if `inplace`.
-    """
-    xp, dtype = array_module(logits, targets, weight, scale), wide(logits.dtype)
-    if logits.size == 0:
-        return xp.zeros(targets.shape, dtype), logits if inplace else xp.empty(logits.shape, logits.dtype)
-    c = _coefficients(targets, weight, ignore_index, label_smoothing, logits.shape[1], dtype)
-    row = xp.arange(len(targets))
-
-    z = logits.astype(dtype, order="C")  # NumPy sums a row pairwise only where it lies in one piece
-    peak = z.max(axis=1, keepdims=True)
-    z = z - peak
-    log_total = xp.log(xp.exp(z).sum(axis=1, keepdims=True))
-    log_p = z - log_total
-    lse = xp.where(c.counted, (log_total + peak)[:, 0], 0)
-    losses = z_loss * lse * lse - xp.where(c.hit == 0, 0, c.hit * log_p[row, c.ids])  # 0 log 0 = 0
-    dlogits = (c.mass + 2 * z_loss * lse)[:, None] * xp.exp(log_p)
-    if c.spread is not None:
-        smooth = (xp.where(c.spread == 0, 0, log_p) * c.spread).sum(axis=1)
-        losses = losses - xp.where(c.counted, smooth, 0)
-        dlogits = dlogits - c.spread
-    dlogits[row, c.ids] -= c.hit
-    dlogits = xp.where(c.counted[:, None], dlogits, 0)
-    if scale is not None:
-        dlogits = dlogits * scale
-    if not inplace:
-        return losses, dlogits.astype(logits.dtype)
-    logits[...] = dlogits
-    return losses, logits
-
-
-BLOCK = 1 << 18  # 1 MB of logits, five rows of 50257: one row at a time would take a quarter longer
-SAFE = (1e-3, 1e13)  # a row sum of bare exponentials between these has lost nothing to over- or underflow
-TINY = 1e-30  # float32 exponentials above it have all their digits
-
-
-class _Rows(NamedTuple):
-    """What the losses need of each row, gathered block by block."""
-
-    peak: Array  # the maximum, or 0 where it was not subtracted
-    total: Array  # sum_c exp(z_c - peak)
-    at_target: Array  # z_y - peak
-    e_target: Array  # exp(z_y - peak)
-    smooth: Array  # sum_c spread_c (z_c - peak)
-
-
-@np.errstate(all="ignore")
-def _cpu(
-    logits: Array,
-    targets: Array,
-    weight: Array,
-    scale: Array,
-    ignore_index: int,
-    label_smoothing: float,
-    z_loss: float,
-    inplace: bool,
-) -> tuple[Array, Array]:
-    rows, cols = logits.shape
-    dtype = logits.dtype
-    dlogits = logits if inplace else empty(logits.shape, dtype, like=logits)
-    if logits.size == 0:
-        return np.zeros(rows, dtype), dlogits
-    c = _coefficients(targets, weight, ignore_index, label_smoothing, cols, dtype)
-    found = _Rows(*np.ones((5, rows), dtype))
-    scale = dtype.type(1 if scale is None else scale)
-    blocks = list(row_blocks(rows, cols, BLOCK))
-    work = empty((blocks[0].stop, cols), dtype, like=logits) if inplace else None
-    ones, bare = np.ones(cols, dtype), True
-    for block in blocks:
-        part, row = _part(c, block), _Rows(*(array[block] for array in found))
-        if not part.counted.any():
-            dlogits[block] = 0
-            continue
-        e = dlogits[block] if work is None else work[: len(part.ids)]  # all of logits[block] is needed to the end
-        bare = _exponentials(logits[block], part, e, ones, bare, row)
-        factor = part.mass / row.total
-        if z_loss:
-            factor += 2 * z_loss * (np.log(row.total) + row.peak) / row.total
-        factor *= scale
-        np.multiply(e, factor[:, None], out=dlogits[block])
-        _subtract_targets(dlogits[block], part, scale)
-    return _losses(c, found, z_loss), dlogits
-
-
-def _part(c: _Coefficients, block: slice) -> _Coefficients:
-    return _Coefficients(c.counted[block], c.ids[block], c.hit[block], c.mass[block], c.spread)
-
-
-def _exponentials(z: Array, c: _Coefficients, e: Array, ones: Array, bare: bool, row: _Rows) -> bool:
-    """e = exp(z - peak), and the fields of `row`. `bare`: try peak = 0, two passes less. Returns False once a row does
-    not allow it, so that the blocks after it do not try: the logits of one model are alike."""
-    target = np.arange(len(z)), c.ids
-    if bare:
-        row.peak[:] = 0
-        row.at_target[:] = z[target]
-        if c.spread is not None:
-            row.smooth[:] = _dot(z, c.spread)
-        np.exp(z, out=e)
-        np.matmul(e, ones, out=row.total)  # BLAS sums several times as fast as sum()
-        bare = bool(row.total.min() > SAFE[0] and row.total.max() < SAFE[1])
-    if not bare:
-        z.max(axis=1, out=row.peak)
-        np.subtract(z, row.peak[:, None], out=e)
-        row.at_target[:] = e[target]
-        if c.spread is not None:
-            row.smooth[:] = _dot(e, c.spread)
-        np.exp(e, out=e)
-        np.matmul(e, ones, out=row.total)
-    row.e_target[:] = e[target]
-    return bare
-
-
-def _losses(c: _Coefficients, row: _Rows, z_loss: float) -> Array:
-    log_total = np.log(row.total)
-    # -log p of the target. The quotient keeps the digits of a small loss, which the difference would cancel.
-    surprise = np.where(row.e_target > TINY, np.log(row.total / row.e_target), log_total - row.at_target)
-    losses = np.where(c.hit == 0, 0, c.hit * surprise)  # 0 log 0 = 0
-    if c.spread is not None:
-        losses += c.spread.sum() * log_total - row.smooth
-    lse = log_total + row.peak
-    return np.where(c.counted, losses + z_loss * lse * lse, c.hit)
-
-
-def _dot(z: Array, spread: Array) -> Array:
-    """sum_c spread_c z_c of each row; a class of weight 0 counts nothing even at -inf."""
-    found = np.matmul(z, spread)
-    if not np.isfinite(found).all():
-        found = np.matmul(np.where(spread == 0, 0, z), spread)
-    return found
-
-
-def _subtract_targets(dlogits: Array, c: _Coefficients, scale: np.generic) -> None:
-    """dlogits -= scale a, and 0 in the ignored rows."""
-    if c.spread is not None:
-        dlogits -= c.spread * scale
-    dlogits[np.arange(len(dlogits)), c.ids] -= c.hit * scale
-    if not c.counted.all():
-        dlogits[~c.counted] = 0
-
-
-def _cuda(
-    logits: Array,
-    targets: Array,
-    weight: Array,
-    scale: Array,
-    ignore_index: int,
-    label_smoothing: float,
-    z_loss: float,
-    inplace: bool,
-) -> tuple[Array, Array]:
-    rows, cols = logits.shape
-    logits, targets = contiguous(logits), contiguous(targets)
-    weight = None if weight is None else contiguous(weight)
-    losses = empty(rows, np.float32, like=logits)
-    dlogits = logits if inplace else empty(logits.shape, logits.dtype, like=logits)
-    row_bytes = 16 * (-(-cols * logits.dtype.itemsize // 16) + 1)  # a pack more: the row may begin inside one
-    most = shared_memory(logits) - 512  # what the sums need
-    args = (
-        losses, dlogits, error_flag(logits),
-        logits, targets, weight, weight.sum() if weight is not None and label_smoothing else None, scale,
-        np.int64(ignore_index), np.float32(label_smoothing), np.float32(z_loss),
-        np.int64(rows), np.int32(cols), np.bool_(row_bytes <= most),
-    )  # fmt: skip
-    # Of two blocks on a multiprocessor one reads while the other writes; where only one fits, it is a large one.
-    threads = row_threads(logits, most=1024 if most // 2 < row_bytes <= most else 512, packs=4)
-    shared = row_bytes if row_bytes <= most else 0
-    launch("cross_entropy", "cross_entropy", (rows,), (threads,), args, storage=logits.dtype, shared=shared)
-    return losses, dlogits
-
-
-cross_entropy_rows = Op("cross_entropy", reference=_reference, cpu=_cpu, cuda=_cuda)
+    if targets.dtype != logits.dtype:
+        raise TypeError(f"{who} takes class probabilities of the dtype of logits, {logits.dtype}, got {targets.dtype}")
+    if o.ignore_index != IGNORE:
+        raise ValueError(
+            f"{who}: ignore_index is of class ids, and these targets are probabilities: got {o.ignore_index}"
+        )

@@ -8,7 +8,8 @@ from tolerances import assert_close
 import gpulayers as gl
 from gpulayers.cuda import check_errors, error_flag
 from gpulayers.emulator.settings import using
-from gpulayers.ops.cross_entropy import cross_entropy, cross_entropy_inplace, cross_entropy_rows
+from gpulayers.ops.cross_entropy import cross_entropy, cross_entropy_inplace
+from gpulayers.ops.cross_entropy_rows import cross_entropy_rows
 
 IGNORE = -100
 COLS = [1, 2, 3, 5, 7, 31, 33, 127, 129, 1023, 1025]

@@ -20,11 +20,31 @@ def write() -> None:
             lambda x, target, reduction=reduction: F.mse_loss(x, target, reduction=reduction),
             [r.draw(4, 5), r.draw(4, 5)],
         )
+    soft_targets(r)
     distances(r)
     two_classes(r)
     divergences(r)
     hinges(r)
     r.write("losses")
+
+
+def soft_targets(r: Recorder) -> None:
+    """(B, C, T) with the classes along axis 1: probabilities, ids, and capped logits."""
+    logits, weight = r.draw(2, 5, 3, scale=3), np.abs(r.draw(5)) + np.float32(0.5)
+    soft = F.softmax(torch.tensor(r.draw(2, 5, 3)), dim=1).numpy()
+    ids = r.rng.randint(0, 5, (2, 3))
+    ids[1, 2] = -100
+    r.put(**{"layout/logits": logits, "layout/weight": weight, "layout/soft": soft, "layout/ids": ids})
+    for kind, weighted, smoothing, cap, reduction in itertools.product(
+        ("soft", "ids"), (False, True), (0.0, 0.1), (None, 2.0), REDUCTIONS
+    ):
+        x, target = leaf(logits), torch.tensor(soft, dtype=torch.float64) if kind == "soft" else torch.tensor(ids)
+        z = x if cap is None else cap * torch.tanh(x / cap)
+        w = torch.tensor(weight, dtype=torch.float64) if weighted else None
+        loss = F.cross_entropy(z, target, w, label_smoothing=smoothing, reduction=reduction)
+        loss.sum().backward()
+        name = f"layout {kind} weight={weighted} smoothing={smoothing} cap={cap} {reduction}"
+        r.put(**{f"{name}/loss": numpy(loss), f"{name}/dlogits": gradient(x)})
 
 
 def distances(r: Recorder) -> None:

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 
 from gpulayers.ops.binary_cross_entropy import binary_cross_entropy, binary_cross_entropy_with_logits
-from gpulayers.ops.cross_entropy import cross_entropy, cross_entropy_rows
+from gpulayers.ops.cross_entropy import cross_entropy
+from gpulayers.ops.cross_entropy_rows import cross_entropy_rows
 from gpulayers.ops.hinge_embedding import hinge_embedding_loss
 from gpulayers.ops.kl_div import kl_div
 from gpulayers.ops.mse import mse, mse_loss
 from gpulayers.ops.pointwise_loss import FORMULAS, pointwise_loss
 from gpulayers.ops.regression_losses import huber_loss, l1_loss, smooth_l1_loss
+from gpulayers.ops.soft_cross_entropy import soft_cross_entropy
+from gpulayers.ops.softcap import softcap, softcap_backward
 from gpulayers.verify.case import Arg, Case, GradientCase, Maker, OpCase, exact, transposed, written
 from gpulayers.verify.cases.inputs import EXTREMES, VOCABULARY, normal
 
@@ -94,6 +97,49 @@ def cross_entropy_gradients(rng: np.random.Generator) -> Iterator[Case]:
     yield GradientCase(ops=(cross_entropy_rows,), name=name, function=large, inputs=inputs, large=True)
 
 
+def soft_cross_entropy_cases(rng: np.random.Generator) -> Iterator[Case]:
+    for cols in (1, 5, 1023, VOCABULARY):
+        rows, large = (2, True) if cols == VOCABULARY else (6, False)
+        logits, name = normal(rng, rows, cols, std=3), f"V {cols}"
+        targets = rng.choice([0, 0.25, 1], (rows, cols)).astype(np.float32)
+        targets[:, 3:] = 0  # a sum of about 1
+        weight = exact(rng.choice([0, 0.5, 2], cols).astype(np.float32))
+        args = (logits, targets, None, None, 0.0, 0.0, False)
+        yield OpCase(op=soft_cross_entropy, name=name, args=args, scale=1, why=CERTAIN, large=large)
+        args = (written(logits), targets, weight, QUARTER, 0.1, 1e-2, True)
+        name += ", every option, in place"
+        yield OpCase(op=soft_cross_entropy, name=name, args=args, scale=1, why=CERTAIN, large=large)
+    impossible = np.array([[0, -np.inf, 1]], np.float32)
+    args = (impossible, np.array([[0.5, 0, 0.5]], np.float32), None, None, 0.0, 0.0, False)
+    yield OpCase(op=soft_cross_entropy, name="a class of probability 0", args=args)
+    args = (transposed(normal(rng, 4, 9)), transposed(np.full((4, 9), 0.125, np.float32)), None, None, 0.0, 0.0, False)
+    yield OpCase(op=soft_cross_entropy, name="transposed view", args=args, scale=1, why=CERTAIN)
+    args = (normal(rng, 0, 5), normal(rng, 0, 5), None, None, 0.0, 0.0, False)
+    yield OpCase(op=soft_cross_entropy, name="empty batch", args=args)
+    t = rng.dirichlet(np.ones(5), (2, 3))
+    for reduction in ("mean", "sum", "none"):
+        options = {"label_smoothing": 0.2, "z_loss": 0.1, "weight": rng.uniform(0.2, 2, 5), "reduction": reduction}
+        fixed = functools.partial(cross_entropy, targets=t, **options)
+        inputs = (rng.normal(0, 2, (2, 3, 5)),)
+        yield GradientCase(ops=(soft_cross_entropy,), name=reduction, function=fixed, inputs=inputs)
+
+
+def softcap_cases(rng: np.random.Generator) -> Iterator[Case]:
+    for size in (0, 1, 5, 1023, VOCABULARY):
+        x, dy, large = normal(rng, size, std=40), normal(rng, size), size == VOCABULARY
+        dy[::3] = 0
+        name = f"{size} elements"
+        yield OpCase(op=softcap, name=name, args=(x, 30.0), large=large)
+        yield OpCase(op=softcap_backward, name=name, args=(x, exact(dy), 30.0, False), large=large)
+        args = (written(x), exact(dy), 30.0, True)
+        yield OpCase(op=softcap_backward, name=f"{name}, in place", args=args, large=large)
+    x = np.array([np.inf, -np.inf, 65504, 6e-8, 0], np.float32)
+    yield OpCase(op=softcap, name="extremes", args=(x, 30.0))
+    fixed = functools.partial(cross_entropy, targets=np.array([[0, IGNORE, 4], [3, 3, 1]]), softcap=3.0)
+    inputs = (rng.normal(0, 3, (2, 3, 5)),)
+    yield GradientCase(ops=(softcap, softcap_backward), name="cross_entropy", function=fixed, inputs=inputs)
+
+
 def mse_cases(rng: np.random.Generator) -> Iterator[Case]:
     for size in (0, 1, 5, 1023, VOCABULARY):
         x, target = normal(rng, size), normal(rng, size)
@@ -163,4 +209,12 @@ def pointwise_gradients(rng: np.random.Generator) -> Iterator[Case]:
             yield GradientCase(ops=(pointwise_loss,), name=case_name, function=fixed, inputs=(x,))
 
 
-MAKERS: list[Maker] = [cross_entropy_cases, cross_entropy_gradients, mse_cases, pointwise_cases, pointwise_gradients]
+MAKERS: list[Maker] = [
+    cross_entropy_cases,
+    cross_entropy_gradients,
+    soft_cross_entropy_cases,
+    softcap_cases,
+    mse_cases,
+    pointwise_cases,
+    pointwise_gradients,
+]
