@@ -178,7 +178,8 @@ class Seq2Seq(Layer):
         ids, state = target_in.copy(), self.decoder.start(encoded)
         for t in range(1, ids.shape[1]):
             logits, state = self.step(ids[:, t - 1], state)
-            logits[:, [self.config.pad, self.config.bos]] = -np.inf  # as in decoding: no target holds them
+            for never in (self.config.pad, self.config.bos):  # as in decoding: no target holds them
+                logits[:, never] = -np.inf
             ids[:, t] = xp.where(own[:, t], logits.argmax(axis=1), ids[:, t])
         return ids
 

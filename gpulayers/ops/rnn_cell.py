@@ -91,7 +91,7 @@ def logistic_inplace(x: np.ndarray) -> None:
 
 # ------------------------------------------------------------------------------------------------------- kernels
 
-CELL_THREADS = 128
+CELL_THREADS = 128  # of a block, at most
 
 
 def launch_cell(
@@ -99,9 +99,9 @@ def launch_cell(
 ) -> None:
     """Run a kernel of kernels/rnn_cell.cu: a thread for each number of the state h (B, H)."""
     B, H = h.shape
-    grid = (B, -(-H // CELL_THREADS))
+    threads = min(CELL_THREADS, -(-H // 32) * 32)  # whole warps, but none without a number of a narrow state
     args = (*outputs, *inputs, lengths, np.int32(t), np.int64(B), np.int32(H))
-    launch("rnn_cell", function, grid, (CELL_THREADS,), args, storage=h.dtype)
+    launch("rnn_cell", function, (B, -(-H // threads)), (threads,), args, storage=h.dtype)
 
 
 def plain(array: Array) -> Array:
