@@ -56,7 +56,8 @@ def run(namespace: argparse.Namespace) -> int:
     options = WalkOptions(**given(namespace, "walk", WalkOptions()))
     name = namespace.model
     if name not in EXAMPLES:
-        raise UsageError(f"unknown model {name!r}{suggestion(name, EXAMPLES)}")
+        close = suggestion(name, EXAMPLES) or f"; choose from {', '.join(EXAMPLES)}"
+        raise UsageError(f"unknown model {name!r}{close}")
     if options.activation != "none" and name != "feedforward":
         raise ConfigError(f"--activation is for feedforward; {name} has its own")
     use(options.backend)

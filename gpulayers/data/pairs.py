@@ -146,15 +146,15 @@ def digest_of(pairs: Sequence[Pair]) -> str:
     return hashlib.sha256("\n".join(f"{source}\t{target}" for source, target in pairs).encode()).hexdigest()
 
 
-def split_pairs(pairs: Sequence[Pair], seed: int) -> tuple[list[Pair], list[Pair]]:
+def split_pairs(pairs: Sequence[Pair], seed: int, name: str = "the data") -> tuple[list[Pair], list[Pair]]:
     """(pairs to train on, a tenth to measure on), drawn by the seed, each part in the order of the file.
 
-    What has the same source stays together, so that no measured source has been trained on. Raises DataError for
-    fewer than two sources.
+    What has the same source stays together, so that no measured source has been trained on. Raises DataError, which
+    calls the pairs `name`, for fewer than two sources.
     """
     sources = list(dict.fromkeys(pair.source for pair in pairs))
     if len(sources) < 2:
-        raise DataError("there is one source only: at least two are needed, one to train on and one to measure on")
+        raise DataError(f"{name} has one source only: at least two are needed, one to train on and one to measure on")
     chosen = order(seed, -1, len(sources))[: max(1, len(sources) // 10)]
     measured = {sources[i] for i in chosen}
     return [p for p in pairs if p.source not in measured], [p for p in pairs if p.source in measured]

@@ -188,7 +188,7 @@ def test_a_file_of_pairs(options, tmp_path, capfd, no_picture):
         ("a\tb\nc\t\n", [], "pairs.tsv, line 2 has an empty target"),
         ("a\tb\nc\t12345\n", ["--longest", "4"], "line 2: its target has 5 characters, more than --longest 4"),
         ("", [], "pairs.tsv is empty"),
-        ("a\tb\n", [], "there is one source only"),
+        ("a\tb\n", [], "pairs.tsv has one source only"),
     ],
 )
 def test_files_that_cannot_be_used(content, options, text, tmp_path, capfd):

@@ -102,7 +102,7 @@ def test_no_measured_source_is_trained_on():
     train, measured = split_pairs(pairs, 0)
     assert len(measured) == 6
     assert not {p.source for p in train} & {p.source for p in measured}
-    with pytest.raises(DataError, match="there is one source only"):
+    with pytest.raises(DataError, match="the data has one source only"):
         split_pairs([Pair("a", "b"), Pair("a", "c")], 0)
 
 

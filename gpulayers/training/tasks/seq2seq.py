@@ -169,10 +169,10 @@ class Seq2SeqTask(Task):
         data, training = self.config.data, self.config.training
         pairs = [pair for file in data.files for pair in read_pairs(file, data.tokens, data.longest)]
         self.digest = digest_of(pairs)
-        train, validation = split_pairs(pairs, training.seed)
+        name = data.files[0] if len(data.files) == 1 else f"{data.files[0]} and {len(data.files) - 1} more"
+        train, validation = split_pairs(pairs, training.seed, name)
         count = min(training.eval_pairs, len(validation))
         self.validation = [validation[i * len(validation) // count] for i in range(count)]
-        name = data.files[0] if len(data.files) == 1 else f"{data.files[0]} and {len(data.files) - 1} more"
         self.description = f"{name}: {len(train):,} pairs to train on, {count:,} to measure on"
         stream = functools.partial(file_pair, train, training.seed)
         return stream, made(self.config, *("\n".join(column) for column in zip(*train, strict=True)))
