@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpulayers.ops.adam import adam
+from gpulayers.ops.adam_rules import adamax, amsgrad, lamb, lion, nadam, radam
 from gpulayers.ops.add import add
 from gpulayers.ops.additive_scores import additive_scores, additive_scores_backward
 from gpulayers.ops.attention import attention, attention_backward
@@ -21,6 +22,7 @@ from gpulayers.ops.dropout import dropout
 from gpulayers.ops.elementwise import multiply
 from gpulayers.ops.embedding import embedding, scatter_add
 from gpulayers.ops.gelu import gelu, gelu_backward, gelu_with_derivative, gelu_with_derivative_inplace
+from gpulayers.ops.gradient_rules import adadelta, adagrad, asgd, muon, rmsprop, rprop
 from gpulayers.ops.layernorm import add_layernorm, layernorm, layernorm_backward
 from gpulayers.ops.masked_softmax import masked_softmax, masked_softmax_backward
 from gpulayers.ops.matmul import product
@@ -347,6 +349,47 @@ def sgd_arguments(rng: np.random.Generator) -> tuple[Any, ...]:
     return p, np.zeros_like(p), g, first_step(), 1.0, 0.9, False, 0.0, 0.0
 
 
+# name: op, which of m, v, w it has, its numbers
+RULES: dict[str, tuple[Op, str, tuple[float, ...]]] = {
+    "amsgrad": (amsgrad, "mvw", (0.9, 0.999, 1e-8)),
+    "nadam": (nadam, "mv", (0.9, 0.999, 1e-8)),
+    "radam": (radam, "mv", (0.9, 0.999, 1e-8)),
+    "adamax": (adamax, "mv", (0.9, 0.999, 1e-8)),
+    "lion": (lion, "m", (0.9, 0.99)),
+    "lamb": (lamb, "mvw", (0.9, 0.999, 1e-6, 0.01)),
+    "rmsprop": (rmsprop, "v", (0.99, 1e-8, 0.0)),
+    "rmsprop centered momentum": (rmsprop, "mvw", (0.99, 1e-8, 0.9)),
+    "adagrad": (adagrad, "v", (0.0, 1e-10)),
+    "adadelta": (adadelta, "mv", (0.9, 1e-6)),
+    "rprop": (rprop, "mv", (0.5, 1.2, 1e-6, 50.0)),
+    "asgd": (asgd, "m", (1e-4, 0.75, 1e6)),
+    "muon": (muon, "mw", (0.95, True)),
+}
+
+
+def rule_state(name: str) -> tuple[str | None, ...]:
+    """Of m, v and w the letters of those that the rule has, None for the others."""
+    return tuple(letter if letter in RULES[name][1] else None for letter in "mvw")
+
+
+def rule_written(name: str) -> tuple[int, ...]:
+    """Indices of the arguments that a rule writes: p, unless it finds a direction only, and its state."""
+    state = tuple(i for i, letter in enumerate(rule_state(name), 1) if letter)
+    return state if name in ("lamb", "muon") else (0, *state)
+
+
+def rule_arguments(name: str) -> Callable[[np.random.Generator], tuple[Any, ...]]:
+    """No decay, first step."""
+
+    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+        p, g = draw(rng, N), draw(rng, N)
+        state = (None if letter is None else np.full_like(p, 0.01 * (letter == "v")) for letter in rule_state(name))
+        control = np.array(Control(1, 1, np.inf, 1e-3, 1 - 0.9, 1 - 0.999, 1, 0.4), np.float32)
+        return p, *state, g, control, 1.0, RULES[name][2], 0.0, False, 0.0
+
+    return arguments
+
+
 def optimizer_peer(make: str, gradient: int, **options: Any) -> Callable[..., Callable[[], Any]]:
     def peer(torch: Any, p: Any, *others: Any) -> Callable[[], Any]:
         p.requires_grad_()
@@ -495,6 +538,7 @@ CASES: dict[str, Case] = {
     "tanh_backward": Case(tanh_backward, matrices(2), aten("tanh_backward")),
     "adam": Case(adam, adam_arguments, optimizer_peer("AdamW", 3, weight_decay=0.01), written=(0, 1, 2)),
     "sgd": Case(sgd, sgd_arguments, optimizer_peer("SGD", 2, momentum=0.9), written=(0, 1)),
+    **{name: Case(RULES[name][0], rule_arguments(name), written=rule_written(name)) for name in RULES},
     "sum_of_squares": Case(
         sum_of_squares,
         lambda rng: (draw(rng, N),),

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from bench import gpu_peers as peers
-from bench.cases import EPS, first_step, update_control_arguments, zipf_ids
+from bench.cases import EPS, RULES, first_step, rule_state, rule_written, update_control_arguments, zipf_ids
 from gpulayers.backend import Array, is_array
 from gpulayers.cuda import bytes_of
 from gpulayers.ops.adam import adam
@@ -40,7 +40,7 @@ from gpulayers.ops.softcap import softcap, softcap_backward
 from gpulayers.ops.softmax import log_softmax, log_softmax_backward, softmax, softmax_backward
 from gpulayers.ops.sum_of_squares import sum_of_squares
 from gpulayers.ops.sum_rows import sum_rows
-from gpulayers.ops.update_control import update_control
+from gpulayers.ops.update_control import Control, update_control
 from gpulayers.step import Key
 
 
@@ -306,6 +306,19 @@ def adam_arguments(clear: bool = False, copy: bool = False) -> Callable[[Draw], 
     return arguments
 
 
+def rule_arguments(name: str) -> Callable[[Draw], tuple[Any, ...]]:
+    """As `bench.cases.rule_arguments`, at the size of a model."""
+
+    def arguments(d: Draw) -> tuple[Any, ...]:
+        n = d.sizes.parameters
+        p, g = d.normal(n, dtype="float32"), d.normal(n, dtype="float32")
+        state = (None if a is None else d.xp.full_like(p, 0.01 * (a == "v")) for a in rule_state(name))
+        control = d.there(np.array(Control(1, 1, np.inf, 1e-3, 1 - 0.9, 1 - 0.999, 1, 0.4), np.float32))
+        return p, *state, g, control, 1.0, RULES[name][2], 0.0, False, 0.0
+
+    return arguments
+
+
 def per_parameter(nbytes: int) -> Callable[..., float]:
     return lambda p, *_: nbytes * p.size
 
@@ -487,6 +500,7 @@ CASES: dict[str, Case] = {
         },
         written=(0, 1),
     ),
+    **{name: Case(RULES[name][0], rule_arguments(name), written=rule_written(name)) for name in RULES},
     "sum_of_squares": Case(
         sum_of_squares,
         lambda d: (d.normal(d.sizes.tokens * d.sizes.dim),),

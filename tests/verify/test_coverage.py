@@ -14,7 +14,11 @@ from gpulayers.verify.case import GradientCase, LayerCase, OpCase
 from gpulayers.verify.certificate import collect, covers
 
 # The optimizer's: nothing is derived through them.
-NO_GRADIENT = {"adam", "batchnorm_update", "sgd", "sum_of_squares", "update_control"}
+NO_GRADIENT = {
+    *("adam", "batchnorm_update", "sgd", "sum_of_squares", "update_control"),
+    *("amsgrad", "nadam", "radam", "adamax", "lion", "lamb"),
+    *("rmsprop", "adagrad", "adadelta", "rprop", "asgd", "muon"),
+}
 
 
 @pytest.fixture(scope="module")

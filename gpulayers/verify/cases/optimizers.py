@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 
 from gpulayers.ops.adam import adam
+from gpulayers.ops.adam_rules import adamax, amsgrad, lamb, lion, nadam, radam
+from gpulayers.ops.gradient_rules import adadelta, adagrad, asgd, muon, rmsprop, rprop
 from gpulayers.ops.sgd import sgd
 from gpulayers.ops.sum_of_squares import sum_of_squares
 from gpulayers.ops.update_control import CONTROL_SIZE, OUTCOME_SIZE, Control, update_control
 from gpulayers.verify.case import Arg, Case, Maker, OpCase, exact, written
 from gpulayers.verify.cases.inputs import EXTREMES, VOCABULARY, normal
 
-STEP = Control(apply=1, scale=0.5, limit=math.inf, rate=1e-3, correction1=0.271, correction2=0.002997001)
+STEP = Control(1, scale=0.5, limit=math.inf, rate=1e-3, correction1=0.271, correction2=0.002997001, t=3, extra=0.4)
 CONTROLS = {
     "": STEP,
     ", limit": STEP._replace(limit=0.25),
@@ -80,6 +82,50 @@ def sgd_cases(rng: np.random.Generator) -> Iterator[Case]:
                 yield OpCase(op=sgd, name=name + kind + control + more, args=args, options=options, large=large)
 
 
+# op, which of m, v, w it has, its numbers
+RULES = (
+    (amsgrad, "mvw", (0.9, 0.999, 1e-8)),
+    (nadam, "mv", (0.9, 0.999, 1e-8)),
+    (radam, "mv", (0.9, 0.999, 1e-8)),
+    (adamax, "mv", (0.9, 0.999, 1e-8)),
+    (lion, "m", (0.9, 0.99)),
+    (lamb, "mvw", (0.9, 0.999, 1e-6, 0.1)),
+    (rmsprop, "v", (0.99, 1e-8, 0.0)),
+    (rmsprop, "mvw", (0.9, 1e-2, 0.9)),
+    (adagrad, "v", (0.1, 1e-10)),
+    (adadelta, "mv", (0.9, 1e-6)),
+    (rprop, "mv", (0.5, 1.2, 1e-6, 50.0)),
+    (asgd, "m", (0.01, 0.75, 1.0)),
+    (muon, "mw", (0.95, True)),
+)
+
+
+def rule_cases(rng: np.random.Generator) -> Iterator[Case]:
+    """The elementwise rules of `ops/adam_rules.py` and `ops/gradient_rules.py`."""
+    for op, has, numbers in RULES:
+        for size in (0, 1, 1023):
+            for control, values in CONTROLS.items():
+                for decoupled in (False, True):
+                    p, m, g = normal(rng, size), normal(rng, size), normal(rng, size)
+                    v, w = rng.uniform(0.1, 2, (2, size)).astype(np.float32)
+                    m = abs(m) if op is adadelta else m  # a mean of squares
+                    w = m * 0.1 if op is rmsprop else w  # the mean's square is below the mean of squares
+                    if control == ", skipped" and size > 1:
+                        g[1] = np.inf
+                    state = (
+                        written(a, exact=True) if letter in has else None
+                        for letter, a in zip("mvw", (m, v, w), strict=True)
+                    )
+                    gradient, finish = finishing(p, g, decoupled)
+                    options = {"lr_scale": 1.5, "numbers": numbers, "weight_decay": 0.1, "decoupled": decoupled}
+                    yield OpCase(
+                        op=op,
+                        name=f"{size} parameters, {has}{control}" + ", decoupled decay, copy, cleared" * decoupled,
+                        args=(written(p, exact=True), *state, gradient, exact(np.array(values, np.float32))),
+                        options={**options, "l1": 0.01, **finish},
+                    )
+
+
 def sum_of_squares_cases(rng: np.random.Generator) -> Iterator[Case]:
     for name, x, large in gradients(rng):
         for kind, limit in (("", None), (", limit", exact(np.array([0.5])))):
@@ -139,4 +185,4 @@ def control_args(total: float, count: float) -> tuple[Any, ...]:
     return control, counters, outcome, totals, None, exact(np.array([count])), rates
 
 
-MAKERS: list[Maker] = [adam_cases, sgd_cases, sum_of_squares_cases, update_control_cases]
+MAKERS: list[Maker] = [adam_cases, sgd_cases, rule_cases, sum_of_squares_cases, update_control_cases]
