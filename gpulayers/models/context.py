@@ -74,7 +74,7 @@ class MaxState(Layer):
         if S == 0:
             return zeros((B, M), memory.dtype, like=memory), (xp.full((B, M), -1), 0)
         seen = xp.arange(S) < lengths[:, None]
-        place = xp.where(seen[:, :, None], memory, xp.asarray(-np.inf, memory.dtype)).argmax(axis=1)
+        place = xp.where(seen[:, :, None], memory, xp.full((), -np.inf, memory.dtype)).argmax(axis=1)
         found = xp.take_along_axis(memory, place[:, None], axis=1)[:, 0]
         empty = lengths[:, None] == 0
         return xp.where(empty, xp.zeros_like(found), found), (xp.where(empty, -1, place), S)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from gpulayers import initialize
-from gpulayers.backend import Array, array_module
+from gpulayers.backend import Array, array_module, is_array
 from gpulayers.layers.dropout import Dropout
 from gpulayers.layers.embedding import Embedding
 from gpulayers.layers.layer import Layer, check_dtype, check_integer, check_number, check_sizes
@@ -165,8 +165,13 @@ class Seq2Seq(Layer):
     # ------------------------------------------------------------------------------------------ scheduled sampling
 
     def sampling(self, step: int) -> float:
-        """The probability that training step `step` feeds a symbol of the decoder's own."""
+        """The probability that training step `step` feeds a symbol of the decoder's own.
+
+        Raises ValueError for a step in device memory where the probability depends on it: reading it would wait.
+        """
         c = self.config
+        if is_array(step) and c.sampling and c.sampling_steps:
+            raise ValueError("Seq2Seq: sampling_steps needs a step on the host, got Train(step=<on the device>)")
         return c.sampling * min(1.0, step / c.sampling_steps) if c.sampling_steps else c.sampling
 
     def _sampled(self, encoded: Encoded, target_in: Array, p: float, train: Train) -> Array:

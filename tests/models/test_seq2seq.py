@@ -266,6 +266,10 @@ def test_the_probability_grows_linearly():
     assert [model.sampling(step) for step in (0, 50, 100, 1000)] == [0, 0.25, 0.5, 0.5]
     assert tiny(sampling=0.5).sampling(0) == 0.5
     assert tiny().sampling(7) == 0
+    on_device = np.array([7], np.uint64)  # as `Train` carries it for captured graphs
+    assert tiny(sampling=0.5).sampling(on_device) == 0.5
+    with pytest.raises(ValueError, match="sampling_steps needs a step on the host"):
+        model.sampling(on_device)
 
 
 @every_decoder

@@ -45,7 +45,7 @@ def test_from_a_file_over_an_old_picture(tmp_path):
             file.write(record)
     (tmp_path / "loss.png").write_bytes(b"old")
     plot_loss(tmp_path / "metrics.jsonl", tmp_path / "loss.png", title="a run")
-    size(tmp_path / "loss.png")
+    assert size(tmp_path / "loss.png") == (1200, 750)
 
 
 def test_pyplot_is_not_touched(tmp_path):
