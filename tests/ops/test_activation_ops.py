@@ -44,6 +44,23 @@ def test_each_value_has_its_digits(op, value):
     check_op(op, np.full((1, 1), value, np.float32), factor=2)  # exp of a rounded argument
 
 
+@pytest.mark.parametrize(("op", "floor"), [(sigmoid, 1e-36), (tanh, 0), (silu, 1e-36), (silu_with_derivative, 3e-7)])
+def test_dense_sweep(op, floor):
+    """A float32 in every 4099 of all that there are, infinities and NaN among them.
+
+    floor: below 1e-36 float32 has few digits; the derivative of silu crosses 0.
+    """
+    x = np.arange(0, 1 << 32, 4099, dtype=np.uint32).view(np.float32)
+    x = np.concatenate([x, np.array([np.inf, -np.inf, np.nan, 88.8, -88.8, -87.4, -103, -104], np.float32)])
+    with np.errstate(all="ignore"):  # of float64, and of a signalling NaN
+        exact, found = op.reference(x.astype(np.float64)), op(x)
+    for a, b in zip(found, exact, strict=True) if isinstance(found, tuple) else [(found, exact)]:
+        assert np.array_equal(np.isnan(a), np.isnan(b))
+        assert np.array_equal(a[np.isinf(b)], b[np.isinf(b)])
+        kept = np.isfinite(b)
+        assert (np.abs(a[kept] - b[kept]) <= 3e-6 * np.abs(b[kept]) + floor).all()
+
+
 @SHAPES
 def test_zero_is_hidden(shape):
     """The derivative of relu at 0 is 0, of leaky_relu the slope, in every body."""
