@@ -4,8 +4,8 @@
     tanh:     y = tanh(x)                      dx = dy (1 - y^2)
     silu:     y = x s(x)                       dx = dy s(x) (1 + x (1 - s(x)))
 
-The small values of the left tail keep their digits, which 0.5 + 0.5 tanh(x / 2) would lose. exp(-x) overflows to inf for
-large negative x, where 1 / inf is the 0 that float32 has there.
+The small values of the left tail keep their digits, which 0.5 + 0.5 tanh(x / 2) would lose. exp(-x) overflows to inf
+for large negative x, where 1 / inf is the 0 that float32 has there.
 
 Sources: Hendrycks and Gimpel, Gaussian error linear units, 2016, section 2; Ramachandran, Zoph and Le, Searching for
 activation functions, 2017 (SiLU, there called Swish).
