@@ -18,6 +18,11 @@ class Sizes(NamedTuple):
         return self.batch * self.length
 
     @property
+    def count(self) -> int:
+        """What a step works through: tokens."""
+        return self.tokens
+
+    @property
     def flops(self) -> int:
         """Of the matrix products in forward and backward (twice the forward's); attention counted unmasked."""
         linear = 2 * self.tokens * (12 * self.dim**2 * self.layers + self.vocab * self.dim)
@@ -28,6 +33,8 @@ class Sizes(NamedTuple):
 CASES = {
     "base": Sizes(layers=4, dim=256, heads=4, length=128, batch=8, vocab=8192),
     "small": Sizes(layers=2, dim=64, heads=4, length=64, batch=8, vocab=256),
+    "middle": Sizes(layers=6, dim=384, heads=6, length=256, batch=4, vocab=256),
+    "large": Sizes(layers=2, dim=768, heads=12, length=256, batch=2, vocab=50257),
     "tiny": Sizes(layers=1, dim=16, heads=2, length=8, batch=2, vocab=32),  # for the tests of this folder
 }
 
@@ -70,14 +77,14 @@ def batches(sizes: Sizes, count: int = 8, seed: int = 1) -> list[tuple[np.ndarra
 
 
 class Steps:
-    """A subject for `bench.worker`: takes the batches in turn. `train_step(ids, targets) -> loss` is the variant."""
+    """A subject for `bench.worker`: takes the batches in turn. `train_step(*inputs, targets)` -> loss."""
 
-    def __init__(self, train_step: Any, all_batches: list, facts: dict[str, Any]) -> None:
+    def __init__(self, train_step: Any, all_batches: list, facts: dict[str, Any], warm_up: int = WARM_UP) -> None:
         self.train_step, self.batches, self.count = train_step, all_batches, 0
-        losses = [self.step() for _ in range(WARM_UP)]
+        losses = [self.step() for _ in range(warm_up)]
         self.facts = {"losses": losses[:CHECKED], **facts}
 
     def step(self) -> float:
-        ids, targets = self.batches[self.count % len(self.batches)]
+        batch = self.batches[self.count % len(self.batches)]
         self.count += 1
-        return float(self.train_step(ids, targets))
+        return float(self.train_step(*batch))

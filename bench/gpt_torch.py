@@ -1,20 +1,17 @@
-"""The GPT step in PyTorch, as one would write it there: nn.Linear, fused causal attention, tied head, AdamW."""
-
-from typing import Any
+"""The GPT in PyTorch, as one would write it there: nn.Linear, fused causal attention, tied head."""
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bench import gpt_case, machine
-from bench.gpt_case import Sizes, Steps
+from bench.gpt_case import Sizes
 
 
 class Block(nn.Module):
-    def __init__(self, dim: int, heads: int) -> None:
+    def __init__(self, dim: int, heads: int, causal: bool = True, approximate: str = "tanh") -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.causal, self.approximate = heads, causal, approximate
         self.ln_1, self.ln_2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
         self.up, self.down = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
@@ -22,9 +19,9 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         b, t, d = x.shape
         q, k, v = (h.view(b, t, self.heads, -1).transpose(1, 2) for h in self.qkv(self.ln_1(x)).split(d, dim=2))
-        heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        heads = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         x = x + self.out(heads.transpose(1, 2).reshape(b, t, d))
-        return x + self.down(F.gelu(self.up(self.ln_2(x)), approximate="tanh"))
+        return x + self.down(F.gelu(self.up(self.ln_2(x)), approximate=self.approximate))
 
 
 class GPT(nn.Module):
@@ -51,25 +48,8 @@ class GPT(nn.Module):
                 tensor.copy_(torch.from_numpy(value.T if linear and value.ndim == 2 else value))  # nn.Linear: (out, in)
 
 
-def make(sizes: list[int], threads: int, compiled: bool = False, fused: bool = False) -> Steps:
-    case = Sizes(*sizes)
-    torch.set_num_threads(threads)
-    model = GPT(case)
-    model.load(gpt_case.parameters(case))
-    groups = [
-        {"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": gpt_case.DECAY},
-        {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW(groups, gpt_case.LR, gpt_case.BETAS, gpt_case.EPS, fused=fused or None)
-    forward: Any = torch.compile(model) if compiled else model
+Model = GPT
 
-    def train_step(ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        optimizer.zero_grad()
-        logits = forward(ids)
-        loss = F.cross_entropy(logits.view(-1, case.vocab), targets.view(-1))
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
 
-    tensors = [(torch.from_numpy(ids), torch.from_numpy(targets)) for ids, targets in gpt_case.batches(case)]
-    return Steps(train_step, tensors, {"torch": torch.__version__, "blas": machine.blas()})
+def batch(arrays: tuple[np.ndarray, ...]) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.from_numpy(a) for a in arrays)

@@ -16,7 +16,7 @@ from gpulayers.ops.op import Op
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))  # bench is not installed; it is run from the repository
 
-from bench import cases, machine, ops_ours, rounds, worker  # noqa: E402 after the path
+from bench import cases, compare, machine, model_cases, model_ours, ops_ours, rounds, train, worker  # noqa: E402 after the path
 
 
 def run(*arguments):
@@ -28,9 +28,10 @@ def run(*arguments):
 
 
 def test_train_and_compare(tmp_path):
-    path = tmp_path / "train.json"
-    options = ("--case", "tiny", "--rounds", "1", "--threads", "1", "--variants", "gpulayers")
+    path, picture = tmp_path / "train.json", tmp_path / "train.png"
+    options = ("--case", "tiny", "--rounds", "1", "--threads", "1", "--variants", "gpulayers", "--plot", str(picture))
     printed = run("bench.train", "--quick", "--clock", "cpu", "--json", str(path), *options)
+    assert picture.read_bytes().startswith(b"\x89PNG")
     assert "tokens/s" in printed
     result = json.loads(path.read_text())
     ours = result["variants"]["gpulayers"]
@@ -60,6 +61,61 @@ def test_a_wrong_body_is_not_timed():
     case = cases.CASES["update_control"]
     with pytest.raises(ValueError, match="so not timed"):
         ops_ours.Call(case, lambda *arguments: None, case.written)
+
+
+@pytest.mark.parametrize("name", ["tiny", "seq2seq tiny", "vit tiny"])
+def test_every_model_computes_the_same_on_threads(name):
+    kind, sizes = model_cases.CASES[name]
+    losses = [
+        model_ours.make(kind, list(sizes), threads, dtype).facts["losses"]
+        for threads, dtype in ((1, "float64"), (1, "float32"), (2, "float32"))
+    ]
+    assert losses[1] == pytest.approx(losses[0], rel=train.TOLERANCE)
+    assert losses[2] == pytest.approx(losses[0], rel=train.TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["tiny", "seq2seq tiny", "vit tiny"])
+def test_the_twin_in_pytorch_computes_the_same(name):
+    pytest.importorskip("torch")
+    from bench import model_torch
+
+    kind, sizes = model_cases.CASES[name]
+    exact = model_ours.make(kind, list(sizes), 1, "float64").facts["losses"]
+    assert model_torch.make(kind, list(sizes), 1).facts["losses"] == pytest.approx(exact, rel=train.TOLERANCE)
+
+
+def test_the_cases_have_the_sizes_of_their_targets():
+    assert {target.case for target in model_cases.TARGETS} <= model_cases.CASES.keys()
+    assert model_cases.CASES["large"].sizes.vocab == 50257
+    assert [t.time for t in model_cases.targets("base", 2)] == [0.82, 0.97, 0.95]
+    assert [t.time for t in model_cases.targets("base", 1)] == [0.83]
+
+
+def test_targets_are_judged():
+    ours = {"peak_bytes": 40, "ratio_to": {"torch": {"median": 0.9}}}
+    rows = train.judged("small", 2, {"gpulayers": ours, "torch": {"peak_bytes": 200}})
+    assert [(row["what"], row["found"], row["met"]) for row in rows] == [("time", 0.9, True), ("memory", 0.2, True)]
+    assert train.aim_text(rows[0]) == ", target 0.95 met"
+    assert train.aim_text({"target": 0.5, "met": False}) == ", target 0.50 NOT met"
+    assert [row["met"] for row in train.judged("small", 2, {})] == [None, None]
+
+
+def test_compare_shows_memory_ratios_and_targets_that_changed(capsys, tmp_path):
+    def result(median):
+        variant = {"seconds": 1.0, "peak_bytes": 5e6, "ratio_to": {"torch": {"median": median}}}
+        variants = {"gpulayers": variant, "torch": {"seconds": 1.0, "peak_bytes": 9e6, "ratio_to": {}}}
+        judged = train.judged("small", 2, variants)
+        return {"bench": "train", "case": "small", "machine": {}, "variants": variants, "targets": judged}
+
+    for name, median in (("old", 1.0), ("new", 0.9)):
+        (tmp_path / name).write_text(json.dumps(result(median)))
+    compare.main([str(tmp_path / "old"), str(tmp_path / "new")])
+    printed = capsys.readouterr().out
+    assert "gpulayers  1000.000  1000.000       1.00       5       5         1.00         0.90" in printed
+    assert "target time / torch 0.95: NOT met before, met now" in printed
+    (tmp_path / "other").write_text(json.dumps(result(1.0) | {"case": "base"}))
+    with pytest.raises(SystemExit, match="one file is of the case small, the other of base"):
+        compare.main([str(tmp_path / "old"), str(tmp_path / "other")])
 
 
 class FakeWorker:
