@@ -17,6 +17,7 @@ from gpulayers.ops.add import add
 from gpulayers.ops.additive_scores import additive_scores, additive_scores_backward
 from gpulayers.ops.attention import attention, attention_backward
 from gpulayers.ops.batchnorm import batchnorm, batchnorm_backward, batchnorm_statistics, batchnorm_update
+from gpulayers.ops.cosine_embedding import cosine_embedding
 from gpulayers.ops.cross_entropy_rows import cross_entropy_rows
 from gpulayers.ops.dropout import dropout
 from gpulayers.ops.elementwise import multiply
@@ -27,6 +28,7 @@ from gpulayers.ops.layernorm import add_layernorm, layernorm, layernorm_backward
 from gpulayers.ops.masked_softmax import masked_softmax, masked_softmax_backward
 from gpulayers.ops.matmul import product
 from gpulayers.ops.mse import mse
+from gpulayers.ops.nll import nll
 from gpulayers.ops.op import Op
 from gpulayers.ops.pointwise_loss import pointwise_loss
 from gpulayers.ops.relu import leaky_relu, leaky_relu_backward, prelu, prelu_backward, relu, relu_backward
@@ -306,6 +308,32 @@ def softcap_backward_peer(torch: Any, x: Any, dy: Any, cap: float, _: bool) -> C
     return gradients(torch, lambda z: cap * torch.tanh(z / cap), (x,), dy)
 
 
+def nll_arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    return draw(rng, 1024, V), rng.integers(0, V, 1024), None, np.asarray(1 / 1024, np.float32), -100
+
+
+def nll_moved(x: Any, targets: Any, *_: Any) -> float:
+    return x.nbytes + targets.size * (targets.itemsize + 2 * x.itemsize)  # dx, and a number of each row
+
+
+def nll_peer(torch: Any, x: Any, targets: Any, *_: Any) -> Callable[[], Any]:
+    return loss_and_gradient(torch, lambda z: torch.nn.functional.nll_loss(z, targets), x)
+
+
+def cosine_arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    target = rng.choice(np.array([-1, 1], np.float32), ROWS)
+    return draw(rng, ROWS, COLS), draw(rng, ROWS, COLS), target, 0.0, 1.0, None
+
+
+def cosine_peer(torch: Any, x1: Any, x2: Any, target: Any, *_: Any) -> Callable[[], Any]:
+    def run() -> Any:
+        leaves = [x.detach().requires_grad_() for x in (x1, x2)]
+        losses = torch.nn.functional.cosine_embedding_loss(*leaves, target, reduction="none")
+        return losses.detach(), *torch.autograd.grad(losses.sum(), leaves)
+
+    return run
+
+
 def mse_peer(torch: Any, x: Any, target: Any, _: float) -> Callable[[], Any]:
     return loss_and_gradient(torch, lambda z: torch.nn.functional.mse_loss(z, target), x)
 
@@ -492,6 +520,8 @@ CASES: dict[str, Case] = {
     "soft_cross_entropy": Case(soft_cross_entropy, soft_cross_entropy_arguments, cross_entropy_peer),
     "softcap": Case(softcap, matrices(1, 30.0), softcap_peer),
     "softcap_backward": Case(softcap_backward, matrices(2, 30.0, False), softcap_backward_peer),
+    "nll": Case(nll, nll_arguments, nll_peer, moved=nll_moved),
+    "cosine_embedding": Case(cosine_embedding, cosine_arguments, cosine_peer),
     "mse": Case(mse, lambda rng: (draw(rng, N), draw(rng, N), 1 / N), mse_peer),
     "pointwise_loss": Case(pointwise_loss, huber_arguments, huber_peer),
     "embedding": Case(

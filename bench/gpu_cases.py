@@ -19,6 +19,7 @@ from gpulayers.ops.add import add
 from gpulayers.ops.additive_scores import additive_scores, additive_scores_backward
 from gpulayers.ops.attention import attention, attention_backward
 from gpulayers.ops.batchnorm import batchnorm, batchnorm_backward, batchnorm_statistics, batchnorm_update
+from gpulayers.ops.cosine_embedding import cosine_embedding
 from gpulayers.ops.cross_entropy_rows import cross_entropy_rows
 from gpulayers.ops.dropout import dropout
 from gpulayers.ops.elementwise import multiply
@@ -28,6 +29,7 @@ from gpulayers.ops.layernorm import add_layernorm, layernorm, layernorm_backward
 from gpulayers.ops.masked_softmax import masked_softmax, masked_softmax_backward
 from gpulayers.ops.matmul import product
 from gpulayers.ops.mse import mse
+from gpulayers.ops.nll import nll
 from gpulayers.ops.op import Op
 from gpulayers.ops.pointwise_loss import pointwise_loss
 from gpulayers.ops.relu import leaky_relu, leaky_relu_backward, prelu, prelu_backward, relu, relu_backward
@@ -154,6 +156,21 @@ def soft_cross_entropy_arguments(d: Draw) -> tuple[Any, ...]:
     targets = d.normal(rows, vocab)
     targets *= targets.dtype.type(1 / vocab)
     return d.normal(rows, vocab), targets, None, d.there(np.asarray(1 / rows, np.float32)), 0.0, 0.0, False
+
+
+def nll_arguments(d: Draw) -> tuple[Any, ...]:
+    rows, vocab = d.sizes.logit_rows, d.sizes.vocab
+    return d.normal(rows, vocab), d.ids(rows, vocab), None, d.there(np.asarray(1 / rows, np.float32)), -100
+
+
+def nll_moved(x: Array, targets: Array, *_: Any) -> float:
+    """dx, and two numbers of each row: what its target says, and its loss."""
+    return x.nbytes + targets.size * (targets.itemsize + x.itemsize + 4)
+
+
+def cosine_arguments(d: Draw) -> tuple[Any, ...]:
+    signs = np.resize(np.array([1, -1], ml_dtypes.bfloat16), d.sizes.tokens)
+    return *stream(2)(d), d.there(signs), 0.0, 1.0, None
 
 
 def softcap_backward_arguments(d: Draw) -> tuple[Any, ...]:
@@ -444,6 +461,8 @@ CASES: dict[str, Case] = {
     ),
     "softcap": Case(softcap, lambda d: (*stream(1)(d), 30.0), both(peers.softcap)),
     "softcap_backward": Case(softcap_backward, softcap_backward_arguments, both(peers.softcap_backward)),
+    "nll": Case(nll, nll_arguments, both(peers.nll), moved=nll_moved),
+    "cosine_embedding": Case(cosine_embedding, cosine_arguments, both(peers.cosine_embedding)),
     "mse": Case(
         mse,
         lambda d: (*stream(2)(d), 1 / (d.sizes.tokens * d.sizes.dim)),

@@ -271,6 +271,21 @@ def cross_entropy(torch: Any, wrap: Any, logits: Any, targets: Any, *_: Any) -> 
     return loss_and_gradient(torch, lambda z: loss(z, targets), logits, lambda value: None)
 
 
+def nll(torch: Any, wrap: Any, x: Any, targets: Any, *_: Any) -> Callable[[], Any]:
+    loss = wrap(lambda z, t: torch.nn.functional.nll_loss(z, t))
+    return loss_and_gradient(torch, lambda z: loss(z, targets), x, lambda value: None)
+
+
+def cosine_embedding(torch: Any, wrap: Any, x1: Any, x2: Any, target: Any, *_: Any) -> Callable[[], Any]:
+    loss = wrap(lambda a, b: torch.nn.functional.cosine_embedding_loss(a, b, target, reduction="sum"))
+
+    def run() -> Any:
+        leaves = [x.detach().requires_grad_() for x in (x1, x2)]
+        return None, *torch.autograd.grad(loss(*leaves), leaves)
+
+    return run
+
+
 def softcap(torch: Any, wrap: Any, x: Any, cap: float) -> Callable[[], Any]:
     function = wrap(lambda t: cap * torch.tanh(t.float() / cap))
     return lambda: function(x)

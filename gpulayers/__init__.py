@@ -65,10 +65,12 @@ from gpulayers.models import (
     ViTConfig,
 )
 from gpulayers.ops.binary_cross_entropy import binary_cross_entropy, binary_cross_entropy_with_logits
+from gpulayers.ops.cosine_embedding import cosine_embedding_loss
 from gpulayers.ops.cross_entropy import count_targets, cross_entropy, cross_entropy_inplace
 from gpulayers.ops.hinge_embedding import hinge_embedding_loss
 from gpulayers.ops.kl_div import kl_div
 from gpulayers.ops.mse import mse_loss
+from gpulayers.ops.nll import nll_loss
 from gpulayers.ops.regression_losses import huber_loss, l1_loss, smooth_l1_loss
 from gpulayers.optim import (
     SGD,
@@ -150,6 +152,7 @@ __all__ = [
     "causal_mask",
     "clip_grad_norm",
     "clip_grad_value",
+    "cosine_embedding_loss",
     "count_targets",
     "cross_entropy",
     "cross_entropy_inplace",
@@ -164,6 +167,7 @@ __all__ = [
     "make_optimizer",
     "make_schedule",
     "mse_loss",
+    "nll_loss",
     "pack",
     "padding_mask",
     "profiling",

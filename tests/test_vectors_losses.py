@@ -68,7 +68,9 @@ def test_mse_loss(reduction, dtype):
     close(np.asarray(cast(wanted.dy, dtype)) * dx, wanted.input_gradients[0], dtype)
 
 
-POINTWISE = sorted(name for name in case_names("losses") if not name.startswith(("ce ", "mse ", "layout")))
+POINTWISE = sorted(
+    name for name in case_names("losses") if not name.startswith(("ce ", "mse ", "layout", "nll", "cosine "))
+)
 
 
 def test_every_pointwise_loss_is_there():
@@ -98,3 +100,31 @@ def test_pointwise_losses(dtype):
         loss, dx = getattr(gl, function)(x, target, **options)
         close(loss, wanted.y, dtype)
         close(np.asarray(cast(wanted.dy, dtype)) * dx, wanted.input_gradients[0], dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_nll_loss(reduction, dtype):
+    for weighted, ignored in itertools.product(WEIGHTED, (-100, 2)):
+        wanted = case("losses", f"nll ignore={ignored} weight={weighted} {reduction}")
+        x, target = (cast(a, dtype) for a in wanted.inputs)
+        weight = cast(load("losses")["nll/weight"], dtype) if weighted else None
+        loss, dx = gl.nll_loss(x, target, weight, ignore_index=ignored, reduction=reduction, axis=1)
+        close(loss, wanted.y, dtype)
+        dy = np.asarray(cast(wanted.dy, dtype))
+        close((dy[:, None] if reduction == "none" else dy) * dx, wanted.input_gradients[0], dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("margin", [0.0, -0.5])
+def test_cosine_embedding_loss(margin, reduction, dtype):
+    wanted = case("losses", f"cosine {margin} {reduction}")
+    x1, x2, target = (cast(a, dtype) for a in wanted.inputs)
+    loss, gradients = gl.cosine_embedding_loss(x1, x2, target, margin, reduction)
+    close(loss, wanted.y, dtype)
+    dy = np.asarray(cast(wanted.dy, dtype))
+    for dx, right in zip(gradients, wanted.input_gradients, strict=True):
+        found = (dy[:, None] if reduction == "none" else dy) * dx
+        close(found[1:], right[1:], dtype)  # row 0 holds zeros: its gradient is 1e6 times the others
+        close(found[0], right[0], dtype)

@@ -210,6 +210,4 @@ def _check_probabilities(who: str, logits: Array, targets: Array, o: _Options) -
     if targets.dtype != logits.dtype:
         raise TypeError(f"{who} takes class probabilities of the dtype of logits, {logits.dtype}, got {targets.dtype}")
     if o.ignore_index != IGNORE:
-        raise ValueError(
-            f"{who}: ignore_index is of class ids, and these targets are probabilities: got {o.ignore_index}"
-        )
+        raise ValueError(f"{who}: ignore_index is of class ids, the targets are probabilities: got {o.ignore_index}")

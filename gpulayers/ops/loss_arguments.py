@@ -83,6 +83,12 @@ def repeated_weight(who: str, name: str, weight: Array, x: Array) -> Array:
     return weight.reshape(weight.size).astype(wide(x.dtype), copy=False)
 
 
+@np.errstate(invalid="ignore")
+def mean_of(total: Any, mean: Array, dtype: np.dtype) -> Any:
+    """total * mean as a scalar of the module, and 0 where nothing counts, even beside an infinite loss."""
+    return array_module(mean).where(mean == 0, 0, total * mean).astype(dtype)[()]
+
+
 def inverse(count: Any, dtype: np.dtype) -> Array:
     """1 / count as a scalar array, and 0 for a count of 0: what a mean multiplies by. On a GPU nobody waits for it."""
     xp = array_module(count) if is_array(count) else np

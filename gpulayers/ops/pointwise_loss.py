@@ -27,7 +27,7 @@ import numpy as np
 
 from gpulayers.backend import Array, array_module, empty, wide, zeros
 from gpulayers.cuda import contiguous, error_flag, launch
-from gpulayers.ops.loss_arguments import inverse
+from gpulayers.ops.loss_arguments import inverse, mean_of
 from gpulayers.ops.op import BLOCK, Op
 from gpulayers.ops.sum_rows import sum_partials
 
@@ -247,6 +247,6 @@ def reduced(
     loss, dx = pointwise_loss(
         kind, x.reshape(size), target.reshape(size), weight, pos_weight, parameter, factor, scale, each
     )
-    if mean is not None:  # where nothing counts: 0, even beside an infinite loss
-        loss = array_module(x).where(mean == 0, 0, loss * mean).astype(dtype)[()]
+    if mean is not None:
+        loss = mean_of(loss, mean, dtype)
     return (loss.reshape(x.shape) if each else loss), dx.reshape(x.shape)

@@ -36,8 +36,8 @@ def _cuda(x: Array, cap: float) -> Array:
 
 
 def _backward_reference(x: Array, dy: Array, cap: float, inplace: bool) -> Array:
-    """x: first, for it decides the body. dy: like y, float32 or wider. Where dy is 0, dx is 0, whatever x is: a row that
-    does not count may hold NaN.
+    """x: first, for it decides the body. dy: like y, float32 or wider. Where dy is 0, dx is 0, whatever x is: a row
+    that does not count may hold NaN.
 
     Returns dx, like x, in the memory of x if `inplace`.
     """

@@ -25,6 +25,8 @@ def write() -> None:
     two_classes(r)
     divergences(r)
     hinges(r)
+    likelihoods(r)
+    cosines(r)
     r.write("losses")
 
 
@@ -94,6 +96,28 @@ def hinges(r: Recorder) -> None:
     x, target = r.draw(4, 5), r.rng.choice(np.array([-1, 1], np.float32), (4, 5))
     for reduction, margin in itertools.product(REDUCTIONS, (1.0, 0.25)):
         case(r, f"hinge_embedding_loss {margin} {reduction}", [x, target], {"margin": margin}, reduction)
+
+
+def likelihoods(r: Recorder) -> None:
+    """(N, C, d), as PyTorch lays it out."""
+    x, weight = F.log_softmax(torch.tensor(r.draw(3, 5, 2)), dim=1).numpy(), np.abs(r.draw(5)) + np.float32(0.5)
+    ids = r.rng.randint(0, 5, (3, 2))
+    ids[0] = 2, -100
+    for reduction, weighted, ignored in itertools.product(REDUCTIONS, (False, True), (-100, 2)):
+        name = f"nll ignore={ignored} weight={weighted} {reduction}"
+        options = {"weight": torch.tensor(weight, dtype=torch.float64) if weighted else None, "ignore_index": ignored}
+        chosen = np.where(ids == -100, ignored, ids)
+        r.case(name, lambda x, t, o=options, how=reduction: F.nll_loss(x, t, reduction=how, **o), [x, chosen])
+    r.put(**{"nll/weight": weight})
+
+
+def cosines(r: Recorder) -> None:
+    x1, x2, target = r.draw(6, 4), r.draw(6, 4), r.rng.choice(np.array([-1, 1]), 6)
+    x1[0], x2[1], target[1] = 0, x1[1], 1
+    for reduction, margin in itertools.product(REDUCTIONS, (0.0, -0.5)):
+        options = {"margin": margin, "reduction": reduction}
+        name = f"cosine {margin} {reduction}"
+        r.case(name, lambda a, b, t, o=options: F.cosine_embedding_loss(a, b, t, **o), [x1, x2, target])
 
 
 def case(r: Recorder, name: str, inputs: list, options: dict, reduction: str, **weights) -> None:

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 
 from gpulayers.ops.binary_cross_entropy import binary_cross_entropy, binary_cross_entropy_with_logits
+from gpulayers.ops.cosine_embedding import cosine_embedding, cosine_embedding_loss
 from gpulayers.ops.cross_entropy import cross_entropy
 from gpulayers.ops.cross_entropy_rows import cross_entropy_rows
 from gpulayers.ops.hinge_embedding import hinge_embedding_loss
 from gpulayers.ops.kl_div import kl_div
 from gpulayers.ops.mse import mse, mse_loss
+from gpulayers.ops.nll import nll, nll_loss
 from gpulayers.ops.pointwise_loss import FORMULAS, pointwise_loss
 from gpulayers.ops.regression_losses import huber_loss, l1_loss, smooth_l1_loss
 from gpulayers.ops.soft_cross_entropy import soft_cross_entropy
@@ -140,6 +142,43 @@ def softcap_cases(rng: np.random.Generator) -> Iterator[Case]:
     yield GradientCase(ops=(softcap, softcap_backward), name="cross_entropy", function=fixed, inputs=inputs)
 
 
+def nll_cases(rng: np.random.Generator) -> Iterator[Case]:
+    for cols in (1, 2, 5, 1023, VOCABULARY):
+        rows, large = (2, True) if cols == VOCABULARY else (7, False)
+        x, targets = normal(rng, rows, cols, mean=-3), rng.integers(0, cols, rows)
+        targets[-1] = IGNORE
+        yield OpCase(op=nll, name=f"V {cols}", args=(x, targets, None, None, IGNORE), large=large)
+        args = (x, targets, exact(rng.choice([0, 0.5, 2], cols).astype(np.float32)), QUARTER, IGNORE)
+        yield OpCase(op=nll, name=f"V {cols}, every option", args=args, large=large)
+    x = normal(rng, 4, 9)
+    yield OpCase(op=nll, name="all ignored", args=(x, np.full(4, IGNORE), None, None, IGNORE), zeros=True)
+    yield OpCase(op=nll, name="transposed view", args=(transposed(x), np.array([3, 0, 8, 8]), None, None, IGNORE))
+    yield OpCase(op=nll, name="empty batch", args=(x[:0], np.zeros(0, np.int64), None, None, IGNORE))
+    targets, weight = np.array([[0, IGNORE, 4], [3, 3, 1]]), rng.uniform(0.2, 2, 5)
+    for reduction in ("mean", "sum", "none"):
+        fixed = functools.partial(nll_loss, target=targets, weight=weight, reduction=reduction)
+        inputs = (rng.normal(0, 2, (2, 3, 5)),)
+        yield GradientCase(ops=(nll,), name=reduction, function=fixed, inputs=inputs)
+
+
+def cosine_cases(rng: np.random.Generator) -> Iterator[Case]:
+    cancels = "the gradient is a difference of two directions"
+    for cols in (5, 31, 1023, VOCABULARY):
+        x1, x2 = normal(rng, 3, cols, mean=0.25), normal(rng, 3, cols)
+        args = (x1, x2, np.array([1, -1, 1], np.float32), -0.5, 0.5, QUARTER)
+        large = cols == VOCABULARY
+        yield OpCase(op=cosine_embedding, name=f"D {cols}", args=args, scale=1, why=cancels, large=large)
+    x1, x2, target = normal(rng, 4, 9), normal(rng, 4, 9), np.array([1, -1, -1, 1], np.float32)
+    args = (transposed(x1), x2, target, -1.0, 1.0, None)
+    yield OpCase(op=cosine_embedding, name="transposed view", args=args, scale=1, why=cancels)
+    yield OpCase(op=cosine_embedding, name="zeros", args=(x1[1:], 0 * x2[1:], target[1:], -1.0, 0.0, None))
+    yield OpCase(op=cosine_embedding, name="empty batch", args=(x1[:0], x2[:0], target[:0], 0.0, 1.0, None))
+    for reduction in ("mean", "sum", "none"):
+        fixed = functools.partial(cosine_embedding_loss, target=target, margin=-1.0, reduction=reduction)
+        inputs = (rng.normal(size=(4, 5)), rng.normal(size=(4, 5)))
+        yield GradientCase(ops=(cosine_embedding,), name=reduction, function=fixed, inputs=inputs)
+
+
 def mse_cases(rng: np.random.Generator) -> Iterator[Case]:
     for size in (0, 1, 5, 1023, VOCABULARY):
         x, target = normal(rng, size), normal(rng, size)
@@ -214,6 +253,8 @@ MAKERS: list[Maker] = [
     cross_entropy_gradients,
     soft_cross_entropy_cases,
     softcap_cases,
+    nll_cases,
+    cosine_cases,
     mse_cases,
     pointwise_cases,
     pointwise_gradients,
