@@ -41,9 +41,9 @@ template <int KIND> __device__ __forceinline__ Point point(float x, float t, flo
     }
     if (KIND == BCE_LOGITS) {
         const float positive = q * t, both = 1.0f - t + positive, e = expf(-fabsf(x));
-        const float linear = x >= 0.0f ? 1.0f - t : positive, slope = linear - both * e / (1.0f + e);
+        const float linear = x >= 0.0f ? 1.0f - t : positive, curved = both * e / (1.0f + e);
         const float loss = (linear == 0.0f ? 0.0f : linear * fabsf(x)) + both * log1pf(e);
-        return {loss, x >= 0.0f ? slope : -slope, outside(t)};
+        return {loss, x >= 0.0f ? linear - curved : curved - linear, outside(t)};
     }
     if (is_nan(x) || is_nan(t)) return {x + t, x + t, false};
     if (t == 1.0f) return {x, 1.0f, false};

@@ -84,8 +84,8 @@ def _bce_logits(xp: Any, x: Array, t: Array, p: float, q: Array) -> tuple[Array,
     e, size = xp.exp(-xp.abs(x)), xp.abs(x)
     linear = xp.where(x >= 0, 1 - t, positive)
     losses = xp.where(linear == 0, 0, linear * size) + both * xp.log1p(e)
-    slopes = linear - both * e / (1 + e)
-    return _without(xp, (t < 0) | (t > 1), losses, xp.where(x >= 0, slopes, -slopes))
+    curved = both * e / (1 + e)
+    return _without(xp, (t < 0) | (t > 1), losses, xp.where(x >= 0, linear - curved, curved - linear))
 
 
 def _hinge(xp: Any, x: Array, t: Array, p: float, q: Array) -> tuple[Array, Array]:
