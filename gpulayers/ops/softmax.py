@@ -34,18 +34,24 @@ def _softmax_reference(x: Array) -> Array:
     return (e / xp.where(total == 0, 1, total)).astype(x.dtype)
 
 
+SAFE = (1e-3, 1e13)  # a row sum of bare exponentials between these has lost nothing to over- or underflow
+
+
 @np.errstate(all="ignore")
 def _softmax_cpu(x: Array) -> Array:
     y = empty(x.shape, x.dtype, like=x)
     if x.size == 0:
         return y
-    ones = np.ones(x.shape[1], x.dtype)
+    ones, bare = np.ones(x.shape[1], x.dtype), True
     for block in row_blocks(*x.shape):
         part = y[block]
-        np.subtract(x[block], _peak(x[block]), out=part)
-        np.exp(part, out=part)
-        total = np.matmul(part, ones)  # BLAS sums several times as fast as sum()
-        total[total == 0] = 1
+        if bare:  # the maximum left where it is: two passes less, a tenth of the time
+            total = np.matmul(np.exp(x[block], out=part), ones)  # BLAS sums several times as fast as sum()
+            bare = bool(((total > SAFE[0]) & (total < SAFE[1])).all())  # if not, later blocks need not try
+        if not bare:
+            np.subtract(x[block], _peak(x[block]), out=part)
+            total = np.matmul(np.exp(part, out=part), ones)
+            total[total == 0] = 1
         part *= np.reciprocal(total)[:, None]
     return y
 

@@ -20,6 +20,14 @@ def test_bodies_agree(shape, offset, forward, backward, rng):
     check_op(backward, np.asfortranarray(dy), np.asfortranarray(y), factor=3)
 
 
+@pytest.mark.parametrize("offset", [100, -100, 1e4])
+def test_a_later_block_needs_its_maximum(offset, rng):
+    """The first block of rows may do without it; the one with this row, and all after it, may not."""
+    x = rng.normal(0, 3, (300, 1023)).astype(np.float32)
+    x[150] += np.float32(offset)
+    check_op(softmax, x)
+
+
 @pytest.mark.parametrize("body", ["reference", "cpu"])
 def test_worked_numbers(body):
     y = softmax.bodies[body](np.array([[2, 1, 0.1]], np.float32))
