@@ -20,7 +20,7 @@ import numpy as np
 from gpulayers.backend import Array, array_module, empty, wide
 from gpulayers.cuda import contiguous, launch, row_grid
 from gpulayers.masks import causal_mask, check_hide
-from gpulayers.ops.op import Op, row_blocks
+from gpulayers.ops.op import Op, as_rows, row_blocks
 from gpulayers.random import draw_arguments
 from gpulayers.step import Key
 
@@ -55,14 +55,22 @@ def _forward_cpu(scores: Array, hide: Array, scale: float, causal: bool) -> Arra
     hidden = hidden_entries(hide, causal, T, S, like=scores)
     if hidden is not None:
         hidden = np.broadcast_to(hidden, scores.shape)
+    blocks = list(row_blocks(T, H * S))
+    work = empty(H * blocks[0].stop * S if blocks else 0, scores.dtype, like=scores)
     for n in range(B):
-        for rows in row_blocks(T, H * S):
-            w = weights[n, :, rows]
+        for rows in blocks:
+            # Of a causal square only what the last of these queries sees is computed. It is done in a contiguous array:
+            # along rows that are cut short, each pass takes half as long again.
+            seen = max(0, rows.stop + S - T) if causal else S
+            shape = H, rows.stop - rows.start, seen
+            z = work[: math.prod(shape)].reshape(shape)
             with np.errstate(over="ignore"):  # of a hidden score; a visible one shows as NaN
-                np.multiply(scores[n, :, rows], scale, out=w)
+                np.multiply(scores[n, :, rows, :seen], scale, out=z)
             if hidden is not None:
-                np.copyto(w, -np.inf, where=hidden[n, :, rows])
-            w *= exp_rows_inplace(w)[..., None]
+                first = max(0, rows.start + S - T) if hide is None else 0  # all of these see the keys before it
+                np.copyto(z[..., first:], -np.inf, where=hidden[n, :, rows, first:seen])
+            np.multiply(z, exp_rows_inplace(z)[..., None], out=weights[n, :, rows, :seen])
+            weights[n, :, rows, seen:] = 0
     return weights
 
 
@@ -147,20 +155,23 @@ def _backward_reference(dweights: Array, weights: Array, hide: Array, scale: flo
 
 
 def _backward_cpu(dweights: Array, weights: Array, hide: Array, scale: float, causal: bool) -> Array:
-    B, H, T, S = weights.shape
     dscores = empty(weights.shape, weights.dtype, like=weights)
-    hidden = hidden_entries(hide, causal, T, S, like=weights)
-    if hidden is not None:
-        hidden = np.broadcast_to(hidden, weights.shape)
-    for n in range(B):
-        for rows in row_blocks(T, H * S):
-            w, ds = weights[n, :, rows], dscores[n, :, rows]
-            np.copyto(ds, dweights[n, :, rows])
-            if hidden is not None:
-                np.copyto(ds, 0, where=hidden[n, :, rows])
-            ds -= np.vecdot(ds, w)[..., None]
-            ds *= w
-            ds *= scale
+    hidden = hidden_entries(hide, causal, *weights.shape[-2:], like=weights)
+    hidden_rows = None
+    dw_rows, w_rows, ds_rows = as_rows(dweights), as_rows(weights), as_rows(dscores)
+    for block in row_blocks(*w_rows.shape):
+        dw, w, ds = dw_rows[block], w_rows[block], ds_rows[block]
+        with np.errstate(invalid="ignore", over="ignore"):  # of a hidden entry; a visible one shows as NaN
+            total = np.vecdot(dw, w)
+        # A hidden weight is 0 and makes its gradient 0, unless that is infinite or NaN: only then the mask is needed.
+        if hidden is not None and not np.isfinite(total).all():
+            if hidden_rows is None:
+                hidden_rows = as_rows(np.broadcast_to(hidden, weights.shape))
+            dw = np.where(hidden_rows[block], dw.dtype.type(0), dw)
+            total = np.vecdot(dw, w)
+        np.subtract(dw, total[:, None], out=ds)
+        ds *= w
+        ds *= scale
     return dscores
 
 
