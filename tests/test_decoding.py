@@ -10,6 +10,7 @@ from gpulayers.decoding import beam_search, greedy_decode, sample_decode, take_r
 from gpulayers.sampling import Sampling, pick
 
 PAD, BOS, EOS = 0, 1, 2
+HALVES: Any = 2.5  # what is no integer
 
 
 class State(NamedTuple):
@@ -332,9 +333,9 @@ def test_take_rows():
         (lambda m: greedy_decode(m, [[3]]), "greedy_decode takes an array of integer ids, got list"),
         (lambda m: greedy_decode(m, SOURCE, 0), r"longest must be in 1\.\.6, the most that the model takes, got 0"),
         (lambda m: sample_decode(m, SOURCE, 7), r"sample_decode: longest must be in 1\.\.6"),
-        (lambda m: greedy_decode(m, SOURCE, 2.5), "greedy_decode: longest must be an integer, got 2.5"),
+        (lambda m: greedy_decode(m, SOURCE, HALVES), "greedy_decode: longest must be an integer, got 2.5"),
         (lambda m: beam_search(m, SOURCE, width=0), "width must be at least 1, got 0"),
-        (lambda m: beam_search(m, SOURCE, width=2.5), "width must be an integer, got 2.5"),
+        (lambda m: beam_search(m, SOURCE, width=HALVES), "width must be an integer, got 2.5"),
         (lambda m: beam_search(m, SOURCE, length_penalty=-1), "length_penalty must be 0 or more, got -1"),
         (lambda m: beam_search(m, SOURCE, length_penalty=float("nan")), "length_penalty must be"),
         (lambda m: sample_decode(m, SOURCE, temperature=-1), "temperature must be at least 0"),
