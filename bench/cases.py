@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gpulayers.ops.adafactor import adafactor
 from gpulayers.ops.adam import adam
 from gpulayers.ops.adam_rules import adamax, amsgrad, lamb, lion, nadam, radam
 from gpulayers.ops.add import add
@@ -27,7 +28,9 @@ from gpulayers.ops.gradient_rules import adadelta, adagrad, asgd, muon, rmsprop,
 from gpulayers.ops.layernorm import add_layernorm, layernorm, layernorm_backward
 from gpulayers.ops.masked_softmax import masked_softmax, masked_softmax_backward
 from gpulayers.ops.matmul import product
+from gpulayers.ops.move import follow, move
 from gpulayers.ops.mse import mse
+from gpulayers.ops.newton_schulz import newton_schulz
 from gpulayers.ops.nll import nll
 from gpulayers.ops.op import Op
 from gpulayers.ops.pointwise_loss import pointwise_loss
@@ -400,6 +403,25 @@ def rule_state(name: str) -> tuple[str | None, ...]:
     return tuple(letter if letter in RULES[name][1] else None for letter in "mvw")
 
 
+def move_arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    """A step of LAMB."""
+    p, u = draw(rng, N), draw(rng, N)
+    totals = (np.array([float(np.vdot(a, a))]) for a in (p, u))
+    return p, u, first_step(), 1.0, 1.0, 0.0, *totals
+
+
+def adafactor_arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    p, g = draw(rng, ROWS, COLS), draw(rng, ROWS, COLS)
+    row, col = np.ones(ROWS, np.float32), np.ones(COLS, np.float32)
+    control = np.array(Control(1, 1, np.inf, 1e-2, 1, 1, 2), np.float32)
+    return p, row, col, None, g, control, 1.0, -0.8, 1e-7, 1e-3, 1.0, 0.0, 0.0
+
+
+def newton_schulz_flops(g: Any, *_: Any) -> float:
+    short, long = sorted(g.shape)
+    return 5 * (4 * short * short * long + 2 * short**3)
+
+
 def rule_written(name: str) -> tuple[int, ...]:
     """Indices of the arguments that a rule writes: p, unless it finds a direction only, and its state."""
     state = tuple(i for i, letter in enumerate(rule_state(name), 1) if letter)
@@ -569,6 +591,10 @@ CASES: dict[str, Case] = {
     "adam": Case(adam, adam_arguments, optimizer_peer("AdamW", 3, weight_decay=0.01), written=(0, 1, 2)),
     "sgd": Case(sgd, sgd_arguments, optimizer_peer("SGD", 2, momentum=0.9), written=(0, 1)),
     **{name: Case(RULES[name][0], rule_arguments(name), written=rule_written(name)) for name in RULES},
+    "move": Case(move, move_arguments, written=(0,)),
+    "follow": Case(follow, lambda rng: (draw(rng, N), draw(rng, N), 0.999), written=(0,)),
+    "adafactor": Case(adafactor, adafactor_arguments, written=(0, 1, 2)),
+    "newton_schulz": Case(newton_schulz, lambda rng: (draw(rng, 1024, 256),), flops=newton_schulz_flops, factor=20),
     "sum_of_squares": Case(
         sum_of_squares,
         lambda rng: (draw(rng, N),),

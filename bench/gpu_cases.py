@@ -28,6 +28,7 @@ from gpulayers.ops.gelu import gelu, gelu_backward, gelu_with_derivative, gelu_w
 from gpulayers.ops.layernorm import add_layernorm, layernorm, layernorm_backward
 from gpulayers.ops.masked_softmax import masked_softmax, masked_softmax_backward
 from gpulayers.ops.matmul import product
+from gpulayers.ops.move import follow, move
 from gpulayers.ops.mse import mse
 from gpulayers.ops.nll import nll
 from gpulayers.ops.op import Op
@@ -336,6 +337,17 @@ def rule_arguments(name: str) -> Callable[[Draw], tuple[Any, ...]]:
     return arguments
 
 
+def move_arguments(d: Draw) -> tuple[Any, ...]:
+    n = d.sizes.parameters
+    totals = (d.there(np.array([2.0])), d.there(np.array([0.5])))
+    return d.normal(n, dtype="float32"), d.normal(n, dtype="float32"), d.there(first_step()), 1.0, 1.0, 0.0, *totals
+
+
+def follow_arguments(d: Draw) -> tuple[Any, ...]:
+    n = d.sizes.parameters
+    return d.normal(n, dtype="float32"), d.normal(n, dtype="float32"), 0.999
+
+
 def per_parameter(nbytes: int) -> Callable[..., float]:
     return lambda p, *_: nbytes * p.size
 
@@ -520,6 +532,8 @@ CASES: dict[str, Case] = {
         written=(0, 1),
     ),
     **{name: Case(RULES[name][0], rule_arguments(name), written=rule_written(name)) for name in RULES},
+    "move": Case(move, move_arguments, written=(0,), moved=per_parameter(12)),
+    "follow": Case(follow, follow_arguments, written=(0,), moved=per_parameter(12)),
     "sum_of_squares": Case(
         sum_of_squares,
         lambda d: (d.normal(d.sizes.tokens * d.sizes.dim),),

@@ -1,4 +1,4 @@
-"""Optimizers over 5 steps, clipping and schedules against PyTorch."""
+"""Optimizers over 12 steps, clipping and schedules against PyTorch."""
 
 import numpy as np
 import pytest
@@ -6,10 +6,26 @@ from outside import DTYPES, close, load, part
 from tolerances import assert_close
 
 from gpulayers.layers.layer import Layer
-from gpulayers.optim import SGD, Adam, AdamW, clip_grad_norm, clip_grad_value, make_schedule
+from gpulayers.optim import (
+    ASGD,
+    SGD,
+    Adadelta,
+    Adafactor,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    NAdam,
+    RAdam,
+    RMSprop,
+    Rprop,
+    clip_grad_norm,
+    clip_grad_value,
+    make_schedule,
+)
 from gpulayers.parameter import Parameter
 
-STEPS, DECAY = 5, 0.1
+STEPS, DECAY = 12, 0.1
 
 OPTIMIZERS = {
     "sgd": lambda model: SGD(model, lr=0.1),
@@ -23,6 +39,36 @@ OPTIMIZERS = {
     "adam decay": lambda model: Adam(model, lr=0.01, weight_decay=DECAY),
     "adamw": lambda model: AdamW(model, lr=0.01, weight_decay=DECAY),
     "adamw betas eps": lambda model: AdamW(model, lr=0.01, weight_decay=DECAY, betas=(0.8, 0.95), eps=1e-3),
+    "adam maximize": lambda model: Adam(model, lr=0.01, weight_decay=DECAY, maximize=True),
+    "sgd maximize": lambda model: SGD(model, lr=0.1, momentum=0.9, weight_decay=DECAY, maximize=True),
+    "amsgrad": lambda model: Adam(model, lr=0.01, weight_decay=DECAY, betas=(0.8, 0.6), amsgrad=True),
+    "adamw amsgrad": lambda model: AdamW(model, lr=0.01, weight_decay=DECAY, betas=(0.8, 0.6), amsgrad=True),
+    "nadam": NAdam,
+    "nadam decay": lambda model: NAdam(model, lr=0.01, betas=(0.8, 0.95), weight_decay=DECAY, momentum_decay=0.1),
+    "nadam decoupled": lambda model: NAdam(model, lr=0.01, weight_decay=DECAY, decoupled_weight_decay=True),
+    "radam": RAdam,
+    "radam decay": lambda model: RAdam(model, lr=0.01, betas=(0.8, 0.95), eps=1e-3, weight_decay=DECAY),
+    "radam decoupled": lambda model: RAdam(model, lr=0.01, weight_decay=DECAY, decoupled_weight_decay=True),
+    "adamax": Adamax,
+    "adamax decay": lambda model: Adamax(model, lr=0.01, betas=(0.8, 0.6), weight_decay=DECAY, maximize=True),
+    "rmsprop": RMSprop,
+    "rmsprop momentum": lambda model: RMSprop(model, lr=0.01, alpha=0.8, momentum=0.9, weight_decay=DECAY),
+    "rmsprop centered": lambda model: RMSprop(model, alpha=0.8, eps=1e-3, centered=True, weight_decay=DECAY),
+    "rmsprop both": lambda model: RMSprop(model, alpha=0.8, eps=1e-3, momentum=0.5, centered=True),
+    "adagrad": Adagrad,
+    "adagrad decay": lambda model: Adagrad(
+        model, lr=0.1, lr_decay=0.1, initial_accumulator_value=0.5, eps=1e-3, weight_decay=DECAY
+    ),
+    "adadelta": Adadelta,
+    "adadelta decay": lambda model: Adadelta(model, lr=0.5, rho=0.8, eps=1e-2, weight_decay=DECAY),
+    "rprop": Rprop,
+    "rprop bounds": lambda model: Rprop(model, lr=0.1, etas=(0.3, 1.5), step_sizes=(0.05, 0.2)),
+    "asgd": ASGD,
+    "adafactor": lambda model: Adafactor(model, eps=(2.0**-52, 1e-3)),  # PyTorch's default in the float64 of the file
+    "adafactor decay": lambda model: Adafactor(
+        model, lr=0.5, beta2_decay=-0.5, eps=(1e-4, 1e-2), d=1.5, weight_decay=DECAY
+    ),
+    "asgd averaging": lambda model: ASGD(model, lr=0.1, lambd=0.1, alpha=0.5, t0=3, weight_decay=DECAY),
 }
 
 SCHEDULES = {
@@ -46,7 +92,7 @@ class Model(Layer):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_five_steps(name, dtype):
+def test_steps(name, dtype):
     model = Model(dtype)
     optimizer = OPTIMIZERS[name](model)
     for step in range(STEPS):
@@ -55,6 +101,10 @@ def test_five_steps(name, dtype):
         optimizer.step()
         for key, parameter in model.named_parameters():
             close(parameter.data, load("optimizers")[f"{name}/{key}"][step], dtype)
+    if isinstance(optimizer, ASGD):
+        optimizer.swap()
+        for key, parameter in model.named_parameters():
+            close(parameter.data, load("optimizers")[f"{name}/average {key}"][0], dtype)
 
 
 def test_every_optimizer_of_the_file_is_run():

@@ -18,6 +18,7 @@ See `update_control` for what changes from step to step.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -106,7 +107,7 @@ def rule_op(rule: Rule) -> Op:
         work = empty((3, min(BLOCK, p.size)), control.dtype, like=p)
         for start in range(0, p.size, BLOCK):
             block = slice(start, min(start + BLOCK, p.size))
-            state = [None if a is None else a[block] for a in (p, m, v, w)]
+            state: list[Any] = [None if a is None else a[block] for a in (p, m, v, w)]
             d, u, s = work[:, : block.stop - start]
             gradient_cpu(d, state[0], g[block], c, decay, l1)
             if decoupled and weight_decay and rule.moves:

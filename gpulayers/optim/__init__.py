@@ -4,25 +4,44 @@ import inspect
 from typing import Any
 
 from gpulayers.layers.layer import Layer
+from gpulayers.optim.adafactor import Adafactor
 from gpulayers.optim.adam import Adam, AdamW
+from gpulayers.optim.adam_kin import Adamax, Lion, NAdam, RAdam
+from gpulayers.optim.average import EMA
 from gpulayers.optim.clip import clip_grad_norm, clip_grad_value
+from gpulayers.optim.gradient_kin import ASGD, Adadelta, Adagrad, RMSprop, Rprop
 from gpulayers.optim.group import Group
+from gpulayers.optim.lamb import LAMB
 from gpulayers.optim.loss_scale import LossScale, LossScaleError
+from gpulayers.optim.muon import Muon
 from gpulayers.optim.optimizer import Optimizer
 from gpulayers.optim.schedule import SCHEDULES, Schedule, make_schedule
 from gpulayers.optim.sgd import SGD
 from gpulayers.parameter import Flat
 
 __all__ = [
+    "ASGD",
+    "EMA",
+    "LAMB",
     "OPTIMIZERS",
     "SCHEDULES",
     "SGD",
+    "Adadelta",
+    "Adafactor",
+    "Adagrad",
     "Adam",
     "AdamW",
+    "Adamax",
     "Group",
+    "Lion",
     "LossScale",
     "LossScaleError",
+    "Muon",
+    "NAdam",
     "Optimizer",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
     "Schedule",
     "clip_grad_norm",
     "clip_grad_value",
@@ -30,7 +49,23 @@ __all__ = [
     "make_schedule",
 ]
 
-OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
+OPTIMIZERS: dict[str, type[Optimizer]] = {
+    "sgd": SGD,
+    "adam": Adam,
+    "adamw": AdamW,
+    "nadam": NAdam,
+    "radam": RAdam,
+    "adamax": Adamax,
+    "lion": Lion,
+    "rmsprop": RMSprop,
+    "adagrad": Adagrad,
+    "adadelta": Adadelta,
+    "rprop": Rprop,
+    "asgd": ASGD,
+    "adafactor": Adafactor,
+    "lamb": LAMB,
+    "muon": Muon,
+}
 
 
 def make_optimizer(name: str, model: Layer | Flat, **options: Any) -> Optimizer:

@@ -5,6 +5,7 @@ from typing import Any
 from gpulayers.backend import Array
 from gpulayers.layers.layer import Layer
 from gpulayers.ops.adam import adam
+from gpulayers.ops.adam_rules import amsgrad
 from gpulayers.optim.check import check_beta
 from gpulayers.optim.group import Settings
 from gpulayers.optim.optimizer import Optimizer
@@ -16,6 +17,7 @@ class Adam(Optimizer):
 
     m_hat = m / (1 - beta1^t), v_hat = v / (1 - beta2^t) at update t = 1, 2, ...
     g is the mean gradient, clipped, plus weight_decay p + l1 sign(p) for matrices and tables.
+    amsgrad: the largest v so far, v_max, in the place of v (Reddi, Kale and Kumar, 2018).
     The other arguments are `Optimizer`'s. Source: Kingma and Ba, 2015, algorithm 1.
     """
 
@@ -30,6 +32,7 @@ class Adam(Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        amsgrad: bool = False,
         **options: Any,
     ) -> None:
         if len(betas) != 2:
@@ -38,25 +41,20 @@ class Adam(Optimizer):
             check_beta(f"{type(self).__name__}: betas[{i}]", beta)
         if not eps > 0:
             raise ValueError(f"{type(self).__name__}: eps must be above 0, got {eps}; a zero gradient would give 0 / 0")
-        self.betas, self.eps = (betas[0], betas[1]), eps
+        self.betas, self.eps, self.amsgrad = (betas[0], betas[1]), eps, amsgrad
+        if amsgrad:
+            self.moments = ("m", "v", "v_max")
         super().__init__(model, lr, weight_decay=weight_decay, **options)
 
     def _update(self, at: slice, grad: Array, settings: Settings) -> None:
         p, copy = self._weights(at)
-        adam(
-            p,
-            self._moments["m"][at],
-            self._moments["v"][at],
-            grad[at],
-            self._control,
-            settings.lr_scale,
-            *self.betas,
-            self.eps,
-            settings.weight_decay,
-            self.decoupled,
-            settings.l1,
-            copy,
-        )
+        state = tuple(self._moments[name][at] for name in self.moments)
+        along = grad[at], self._control, settings.lr_scale
+        decay = settings.weight_decay, self.decoupled, settings.l1
+        if self.amsgrad:
+            amsgrad(p, *state, *along, (*self.betas, self.eps), *decay, copy)
+        else:
+            adam(p, *state, *along, *self.betas, self.eps, *decay, copy)
 
     def _decay_is_penalty(self) -> bool:
         return not self.decoupled
@@ -78,6 +76,7 @@ class AdamW(Adam):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.01,
+        amsgrad: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(model, lr, betas, eps, weight_decay, **options)
+        super().__init__(model, lr, betas, eps, weight_decay, amsgrad, **options)

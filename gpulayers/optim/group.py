@@ -42,6 +42,7 @@ class Settings(NamedTuple):
     lr_scale: float
     weight_decay: float
     l1: float
+    rule: str = ""  # of optimizers that have two
 
 
 def settings_of(segment: Segment, weight_decay: float, l1: float, groups: tuple[Group, ...]) -> Settings:

@@ -131,7 +131,7 @@ class Optimizer:
         self._check_place()
         count, grad = self._count(count), self.flat.grad
         self._decide(grad, count, None if loss is None else self._number(loss))
-        self._each(self._pieces, lambda _, s: self._update(slice(s.start, s.stop), grad, s.settings))
+        self._apply(grad)
         self.flat.commit(self._control)
         self.flat.zero_grad()
 
@@ -168,6 +168,10 @@ class Optimizer:
         sums = zeros(max(1, len(self._norm_pieces)), np.float64, like=grad)
         self._each(self._norm_pieces, lambda i, s: sum_of_squares(grad[s.start : s.stop], limit, sums[i : i + 1]))
         return sums
+
+    def _apply(self, grad: Array) -> None:
+        """The update of all parameters, once `_decide` has written the control array."""
+        self._each(self._pieces, lambda _, s: self._update(slice(s.start, s.stop), grad, s.settings))
 
     def _update(self, at: slice, grad: Array, settings: Settings) -> None:
         """One update op over the elements `at`."""

@@ -1,4 +1,4 @@
-"""Every optimizer over 5 steps, clipping, and the schedules that PyTorch has too."""
+"""Every optimizer over 12 steps, clipping, and the schedules that PyTorch has too."""
 
 import warnings
 
@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from vectors.recorder import Recorder, leaf, numpy
 
-STEPS = 5
+STEPS = 12
 SHAPES = {"matrix": (4, 3), "vector": (5,), "table": (2, 7)}
 DECAY = 0.1
 
@@ -19,9 +19,11 @@ def write() -> None:
     gradients["vector"][:, 1] = 1e-9  # below epsilon: shows where epsilon stands
     r.put(**{f"start {name}": array for name, array in start.items()})
     r.put(**{f"gradients {name}": array for name, array in gradients.items()})
+    torch.set_default_dtype(torch.float64)  # or PyTorch rounds NAdam's product and ASGD's rate to float32
     for name, make in OPTIMIZERS.items():
-        for key, steps in five_steps(make, start, gradients).items():
+        for key, steps in each_step(make, start, gradients).items():
             r.put(**{f"{name}/{key}": steps})
+    torch.set_default_dtype(torch.float32)
     clipping(r, gradients)
     schedules(r)
     r.write("optimizers")
@@ -39,10 +41,40 @@ OPTIMIZERS = {
     "adam decay": lambda groups: torch.optim.Adam(groups(DECAY), lr=0.01),
     "adamw": lambda groups: torch.optim.AdamW(groups(DECAY), lr=0.01),
     "adamw betas eps": lambda groups: torch.optim.AdamW(groups(DECAY), lr=0.01, betas=(0.8, 0.95), eps=1e-3),
+    "adam maximize": lambda groups: torch.optim.Adam(groups(DECAY), lr=0.01, maximize=True),
+    "sgd maximize": lambda groups: torch.optim.SGD(groups(DECAY), lr=0.1, momentum=0.9, maximize=True),
+    "amsgrad": lambda groups: torch.optim.Adam(groups(DECAY), lr=0.01, betas=(0.8, 0.6), amsgrad=True),
+    "adamw amsgrad": lambda groups: torch.optim.AdamW(groups(DECAY), lr=0.01, betas=(0.8, 0.6), amsgrad=True),
+    "nadam": lambda groups: torch.optim.NAdam(groups(0)),
+    "nadam decay": lambda groups: torch.optim.NAdam(groups(DECAY), lr=0.01, betas=(0.8, 0.95), momentum_decay=0.1),
+    "nadam decoupled": lambda groups: torch.optim.NAdam(groups(DECAY), lr=0.01, decoupled_weight_decay=True),
+    "radam": lambda groups: torch.optim.RAdam(groups(0)),
+    "radam decay": lambda groups: torch.optim.RAdam(groups(DECAY), lr=0.01, betas=(0.8, 0.95), eps=1e-3),
+    "radam decoupled": lambda groups: torch.optim.RAdam(groups(DECAY), lr=0.01, decoupled_weight_decay=True),
+    "adamax": lambda groups: torch.optim.Adamax(groups(0)),
+    "adamax decay": lambda groups: torch.optim.Adamax(groups(DECAY), lr=0.01, betas=(0.8, 0.6), maximize=True),
+    "rmsprop": lambda groups: torch.optim.RMSprop(groups(0)),
+    "rmsprop momentum": lambda groups: torch.optim.RMSprop(groups(DECAY), lr=0.01, alpha=0.8, momentum=0.9),
+    "rmsprop centered": lambda groups: torch.optim.RMSprop(groups(DECAY), alpha=0.8, eps=1e-3, centered=True),
+    "rmsprop both": lambda groups: torch.optim.RMSprop(groups(0), alpha=0.8, eps=1e-3, momentum=0.5, centered=True),
+    "adagrad": lambda groups: torch.optim.Adagrad(groups(0)),
+    "adagrad decay": lambda groups: torch.optim.Adagrad(
+        groups(DECAY), lr=0.1, lr_decay=0.1, initial_accumulator_value=0.5, eps=1e-3
+    ),
+    "adadelta": lambda groups: torch.optim.Adadelta(groups(0)),
+    "adadelta decay": lambda groups: torch.optim.Adadelta(groups(DECAY), lr=0.5, rho=0.8, eps=1e-2),
+    "rprop": lambda groups: torch.optim.Rprop(groups(0)),
+    "rprop bounds": lambda groups: torch.optim.Rprop(groups(0), lr=0.1, etas=(0.3, 1.5), step_sizes=(0.05, 0.2)),
+    "asgd": lambda groups: torch.optim.ASGD(groups(0)),
+    "asgd averaging": lambda groups: torch.optim.ASGD(groups(DECAY), lr=0.1, lambd=0.1, alpha=0.5, t0=3),
+    "adafactor": lambda groups: torch.optim.Adafactor(groups(0)),
+    "adafactor decay": lambda groups: torch.optim.Adafactor(
+        groups(DECAY), lr=0.5, beta2_decay=-0.5, eps=(1e-4, 1e-2), d=1.5
+    ),
 }
 
 
-def five_steps(make, start, gradients) -> dict[str, np.ndarray]:
+def each_step(make, start, gradients) -> dict[str, np.ndarray]:
     """The parameters after each step, (STEPS, *shape)."""
     p = {name: leaf(array) for name, array in start.items()}
 
@@ -57,6 +89,8 @@ def five_steps(make, start, gradients) -> dict[str, np.ndarray]:
         optimizer.step()
         for name, tensor in p.items():
             found[name].append(numpy(tensor))
+    averages = {name: optimizer.state[tensor].get("ax") for name, tensor in p.items()}
+    found |= {f"average {name}": [numpy(ax)] for name, ax in averages.items() if ax is not None}
     return {name: np.stack(steps) for name, steps in found.items()}
 
 

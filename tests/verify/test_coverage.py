@@ -18,6 +18,7 @@ NO_GRADIENT = {
     *("adam", "batchnorm_update", "sgd", "sum_of_squares", "update_control"),
     *("amsgrad", "nadam", "radam", "adamax", "lion", "lamb"),
     *("rmsprop", "adagrad", "adadelta", "rprop", "asgd", "muon"),
+    *("adafactor", "follow", "move", "newton_schulz"),
 }
 
 

@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from gpulayers.ops.adafactor import adafactor
 from gpulayers.ops.adam import adam
 from gpulayers.ops.adam_rules import adamax, amsgrad, lamb, lion, nadam, radam
 from gpulayers.ops.gradient_rules import adadelta, adagrad, asgd, muon, rmsprop, rprop
+from gpulayers.ops.move import follow, move
+from gpulayers.ops.newton_schulz import newton_schulz
 from gpulayers.ops.sgd import sgd
 from gpulayers.ops.sum_of_squares import sum_of_squares
 from gpulayers.ops.update_control import CONTROL_SIZE, OUTCOME_SIZE, Control, update_control
@@ -126,6 +129,32 @@ def rule_cases(rng: np.random.Generator) -> Iterator[Case]:
                     )
 
 
+def direction_cases(rng: np.random.Generator) -> Iterator[Case]:
+    """Steps along directions, averages, and what works on whole matrices."""
+    for size in (0, 1, 1023):
+        for control, values in CONTROLS.items():
+            numbers = exact(np.array(values, np.float32))
+            p, u = exact(normal(rng, size)), exact(normal(rng, size))
+            totals = [exact(np.array([float((a.array.astype(np.float64) ** 2).sum())])) for a in (p, u)]
+            for name, more in (("", (None, None)), (", trust", totals)):
+                args = (written(p.array, exact=True), u, numbers, 1.5, 0.7, 0.1, *more)
+                yield OpCase(op=move, name=f"{size} parameters{control}{name}", args=args)
+            yield OpCase(op=follow, name=f"{size}{control}", args=(written(p.array, exact=True), u, 0.99, numbers))
+        yield OpCase(op=follow, name=f"{size}, always", args=(written(p.array, exact=True), u, 0.99))
+    why = "fifteen products that follow each other"
+    for shape in ((5, 7), (7, 5), (1, 33), (31, 31)):
+        g = exact(normal(rng, *shape))
+        yield OpCase(op=newton_schulz, name=f"{shape}", args=(g,), storages=("float32",), factor=20, why=why)
+    for shape in ((5, 7), (9,), (2, 3, 4)):
+        for control, values in CONTROLS.items():
+            p, g = normal(rng, *shape), normal(rng, *shape)
+            sizes = (shape[:-1], (*shape[:-2], shape[-1]))
+            state = [written(rng.uniform(0.1, 2, s).astype(np.float32), exact=True) for s in (*sizes, shape)]
+            state = [*state[:2], None] if len(shape) > 1 else [None, None, state[2]]
+            args = (written(p, exact=True), *state, g, exact(np.array(values, np.float32)))
+            yield OpCase(op=adafactor, name=f"{shape}{control}", args=(*args, 1.5, -0.8, 1e-7, 1e-3, 1.0, 0.1, 0.01))
+
+
 def sum_of_squares_cases(rng: np.random.Generator) -> Iterator[Case]:
     for name, x, large in gradients(rng):
         for kind, limit in (("", None), (", limit", exact(np.array([0.5])))):
@@ -185,4 +214,4 @@ def control_args(total: float, count: float) -> tuple[Any, ...]:
     return control, counters, outcome, totals, None, exact(np.array([count])), rates
 
 
-MAKERS: list[Maker] = [adam_cases, sgd_cases, rule_cases, sum_of_squares_cases, update_control_cases]
+MAKERS: list[Maker] = [adam_cases, sgd_cases, rule_cases, direction_cases, sum_of_squares_cases, update_control_cases]

@@ -1,0 +1,163 @@
+"""RMSprop, Adagrad, Adadelta, Rprop and ASGD. The formulas stand in `gpulayers/ops/gradient_rules.py`.
+
+Each takes the arguments of `Optimizer` besides; names and defaults are PyTorch's.
+"""
+
+from typing import Any
+
+from gpulayers.layers.layer import Layer
+from gpulayers.ops import gradient_rules
+from gpulayers.optim.average import exchange
+from gpulayers.optim.check import check_beta
+from gpulayers.optim.rule import RuleOptimizer
+from gpulayers.parameter import Flat
+
+
+class RMSprop(RuleOptimizer):
+    """v = alpha v + (1 - alpha) g^2,  p = p - lr g / (sqrt(v) + eps);  with momentum
+    m = momentum m + g / (sqrt(v) + eps),  p = p - lr m.
+
+    centered: v less mean^2 in the place of v, mean = alpha mean + (1 - alpha) g.
+    Sources: Tieleman and Hinton, 2012; Graves, 2013.
+    """
+
+    rule = gradient_rules.rmsprop
+    squares = True
+
+    def __init__(
+        self,
+        model: Layer | Flat,
+        lr: float = 1e-2,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        centered: bool = False,
+        **options: Any,
+    ) -> None:
+        self._check(alpha=alpha, eps=eps, momentum=momentum)
+        self.slots = ("m" if momentum else None, "v", "mean" if centered else None)
+        self.numbers = (alpha, eps, momentum)
+        super().__init__(model, lr, weight_decay=weight_decay, **options)
+
+
+class Adagrad(RuleOptimizer):
+    """v = v + g^2,  p = p - lr / (1 + (t - 1) lr_decay) g / (sqrt(v) + eps): the rate of an element only falls.
+
+    v starts at initial_accumulator_value. Source: Duchi, Hazan and Singer, 2011.
+    """
+
+    rule = gradient_rules.adagrad
+    slots = (None, "v", None)
+    squares = True
+
+    def __init__(
+        self,
+        model: Layer | Flat,
+        lr: float = 1e-2,
+        lr_decay: float = 0.0,
+        weight_decay: float = 0.0,
+        initial_accumulator_value: float = 0.0,
+        eps: float = 1e-10,
+        **options: Any,
+    ) -> None:
+        self._check(lr_decay=lr_decay, eps=eps, initial_accumulator_value=initial_accumulator_value)
+        self.numbers, self.initial = (lr_decay, eps), initial_accumulator_value
+        super().__init__(model, lr, weight_decay=weight_decay, **options)
+
+    def _make_arrays(self) -> None:
+        super()._make_arrays()
+        self._moments["v"].fill(self.initial)
+
+
+class Adadelta(RuleOptimizer):
+    """v = rho v + (1 - rho) g^2,  step = sqrt(m + eps) / sqrt(v + eps) g,  m = rho m + (1 - rho) step^2,
+    p = p - lr step.
+
+    The step has the unit of the parameter, so lr = 1 fits; it starts near sqrt(eps). Source: Zeiler, 2012, algorithm 1.
+    """
+
+    rule = gradient_rules.adadelta
+    slots = ("m", "v", None)
+    squares = True
+
+    def __init__(
+        self,
+        model: Layer | Flat,
+        lr: float = 1.0,
+        rho: float = 0.9,
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        **options: Any,
+    ) -> None:
+        self._check(rho=rho, eps=eps)
+        self.numbers = (rho, eps)
+        super().__init__(model, lr, weight_decay=weight_decay, **options)
+
+
+class Rprop(RuleOptimizer):
+    """Each element has a step size of its own, v, that grows by etas[1] while its gradient keeps the sign, and shrinks
+    by etas[0] when the sign turns (that step is left out): p = p - v sign(g). For whole batches: with small ones the
+    sign is noise.
+
+    lr is the first step size, within step_sizes; no schedule, for nothing reads the rate later.
+    Source: Riedmiller and Braun, 1993, without its step back.
+    """
+
+    rule = gradient_rules.rprop
+    slots = ("m", "v", None)
+
+    def __init__(
+        self,
+        model: Layer | Flat,
+        lr: float = 1e-2,
+        etas: tuple[float, float] = (0.5, 1.2),
+        step_sizes: tuple[float, float] = (1e-6, 50.0),
+        **options: Any,
+    ) -> None:
+        if len(etas) != 2 or not 0 < etas[0] < 1 < etas[1]:
+            raise ValueError(f"Rprop: etas must be two numbers, one in 0..1 and one above 1, got {etas}")
+        if len(step_sizes) != 2 or not 0 <= step_sizes[0] <= step_sizes[1]:
+            raise ValueError(f"Rprop: step_sizes must be two numbers, the lower one first, got {step_sizes}")
+        if options.get("schedule") is not None:
+            raise ValueError("Rprop: it finds its own step sizes and takes no schedule")
+        self.numbers = (*etas, *step_sizes)
+        super().__init__(model, lr, **options)
+
+    def _make_arrays(self) -> None:
+        super()._make_arrays()
+        for (_, _, start, stop), settings in zip(self.flat.segments, self._settings, strict=True):
+            self._moments["v"][start:stop] = self.initial_lr * settings.lr_scale
+
+
+class ASGD(RuleOptimizer):
+    """SGD whose answer is the mean of the parameters on its way: eta = lr / (1 + lambd lr (t - 1))^alpha,
+    p = p (1 - lambd eta) - eta g,  average = average + (p - average) / max(1, t - 1 - t0).
+
+    `swap` exchanges parameters and average. lambd decays vectors too, as in PyTorch: it is part of the rule.
+    Source: Polyak and Juditsky, 1992; the falling rate: Bottou, Large-scale machine learning with SGD, 2010.
+    """
+
+    rule = gradient_rules.asgd
+    slots = ("average", None, None)
+
+    def __init__(
+        self,
+        model: Layer | Flat,
+        lr: float = 1e-2,
+        lambd: float = 1e-4,
+        alpha: float = 0.75,
+        t0: float = 1e6,
+        weight_decay: float = 0.0,
+        **options: Any,
+    ) -> None:
+        check_beta("ASGD: lambd", lambd)
+        if not 0 <= alpha <= 1:
+            raise ValueError(f"ASGD: alpha must be in 0..1, got {alpha}")
+        self._check(t0=t0)
+        self.numbers = (lambd, alpha, t0)
+        super().__init__(model, lr, weight_decay=weight_decay, **options)
+
+    def swap(self) -> None:
+        """Exchange parameters and their average; a second call puts them back."""
+        exchange(self.flat, self._moments["average"])
