@@ -121,6 +121,23 @@ def test_the_step_commits_in_order(device, make, rng):
 
 
 @everywhere
+def test_h21_the_unbiased_variance_is_stored(device):
+    """pytorch #60528: normalised by the biased variance of the batch, stored is the unbiased one."""
+    model = BatchNorm(1).to(device)
+    optimizer = SGD(model, lr=0.0)
+    x, zero = (gl.to_device(np.array(a, np.float32), device) for a in ([[0], [2]], [[0]]))
+    for mean, var, evaluated in ((0.1, 1.1, -0.0953458), (0.19, 1.19, -0.1741720)):
+        y, saved = model.forward(x, train=TRAIN)
+        model.backward(y * 0, saved)
+        optimizer.step()
+        assert_close(gl.to_numpy(y)[:, 0], np.array([-0.9999950, 0.9999950]))
+        found = statistics(model)
+        assert_close(found["running_mean"], np.array([mean]))
+        assert_close(found["running_var"], np.array([var]))
+        assert_close(gl.to_numpy(model(zero))[:, 0], np.array([evaluated]))
+
+
+@everywhere
 def test_a_skipped_step_changes_no_bit(device, rng):
     model, xs = BatchNorm(4).to(device), batches(rng, 3)
     optimizer = AdamW(model)
