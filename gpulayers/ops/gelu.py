@@ -75,12 +75,16 @@ def _tanh_piece(h: np.ndarray, y: np.ndarray, derivative: np.ndarray | None, wor
 def _exact_piece(h: np.ndarray, y: np.ndarray, derivative: np.ndarray | None, work: list[np.ndarray]) -> None:
     """h Phi(h) = max(h, 0) - |h| Phi(-|h|): only the small tail is approximated, so all digits of y are right."""
     size, tail, density = work
-    np.abs(h, out=size)
-    np.clip(size, 0, 13, out=size)  # Phi(-13) = 6e-39 is nothing beside any number that float32 holds
+    if derivative is None:
+        density = y  # one array less in cache
+    np.clip(h, -13, 13, out=size)  # Phi(-13) = 6e-39 is nothing beside any number that float32 holds
+    np.abs(size, out=size)
     normal_tail_cpu(size, tail, density)  # Phi(-|h|), exp(-h^2 / 2)
-    positive = h > 0
-    np.clip(h, 0, np.inf, out=y)
-    if derivative is not None:
+    if derivative is None:
+        np.clip(h, 0, np.inf, out=y)
+    else:
+        positive = h > 0
+        np.clip(h, 0, np.inf, out=y)
         density *= 1 / math.sqrt(2 * math.pi)
         density *= size
         np.subtract(tail, density, out=density)  # the derivative at -|h|; at |h| it is 1 minus that
