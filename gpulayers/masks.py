@@ -25,7 +25,10 @@ def padding_mask(
     """
     if (ids is None) == (lengths is None) or (ids is None) != (pad_id is None):
         raise TypeError("padding_mask takes either ids and pad_id, or lengths=")
-    given = ids if lengths is None else lengths if is_array(lengths) else np.asarray(lengths)
+    try:
+        given = ids if lengths is None else lengths if is_array(lengths) else np.asarray(lengths)
+    except ValueError:  # rows of unequal lengths
+        raise TypeError(f"padding_mask takes integer lengths of shape (B,), got {lengths!r}") from None
     wanted = "ids of shape (B, S)" if lengths is None else "lengths of shape (B,)"
     xp = array_module(given)
     if given.dtype.kind not in "iu":

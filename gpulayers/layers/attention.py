@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from gpulayers import initialize
 from gpulayers.backend import Array, array_module, empty
 from gpulayers.initialize import Init, Rng
-from gpulayers.layers.layer import Layer, check_integer, floating_input
+from gpulayers.layers.layer import Layer, check_flags, check_integer, check_number, floating_input
 from gpulayers.layers.linear import Linear
 from gpulayers.masks import check_hide, refuse_other_masks
 from gpulayers.ops.attention import attention, attention_backward
@@ -78,7 +78,8 @@ class MultiHeadAttention(Layer):
         dtype: str = "float32",
     ) -> None:
         sizes = {"dim": dim, "head_dim": head_dim, "value_head_dim": value_head_dim, "kdim": kdim, "vdim": vdim}
-        for name, size in {"heads": heads, "kv_heads": kv_heads, **sizes}.items():
+        check_integer("MultiHeadAttention", dim=dim, heads=heads)
+        for name, size in {"kv_heads": kv_heads, **sizes}.items():
             if size is not None:
                 check_integer("MultiHeadAttention", **{name: size})
         if heads < 1 or (head_dim is None and dim % heads):
@@ -90,6 +91,8 @@ class MultiHeadAttention(Layer):
             raise ValueError("MultiHeadAttention: vdim is given without kdim")
         if small := [f"{name} = {size}" for name, size in sizes.items() if size is not None and size < 1]:
             raise ValueError(f"MultiHeadAttention: sizes must be at least 1, got {', '.join(small)}")
+        check_number("MultiHeadAttention", dropout=dropout)
+        check_flags("MultiHeadAttention", bias=bias, rotary=rotary)
         if not 0 <= dropout < 1:
             raise ValueError(f"MultiHeadAttention: dropout must be in [0, 1), got {dropout}")
         self.dim, self.heads, self.kv_heads = dim, heads, kv_heads

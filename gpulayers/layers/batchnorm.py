@@ -8,6 +8,7 @@ from gpulayers.backend import Array, wide
 from gpulayers.layers.layer import (
     Layer,
     check_dtype,
+    check_flags,
     check_integer,
     check_number,
     check_sizes,
@@ -86,6 +87,7 @@ class BatchNorm(Layer):
         check_number("BatchNorm", 0, eps=eps)
         if momentum is not None:
             check_number("BatchNorm", 0, 1, momentum=momentum)
+        check_flags("BatchNorm", affine=affine, track_running_stats=track_running_stats)
         check_dtype("BatchNorm", dtype)
         self.num_features, self.eps, self.momentum, self.axis = num_features, eps, momentum, axis
         self.weight = Parameter(np.ones(num_features, dtype)) if affine else None

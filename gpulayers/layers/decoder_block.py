@@ -8,7 +8,7 @@ from gpulayers.initialize import Rng
 from gpulayers.layers.attention import Cache, MultiHeadAttention
 from gpulayers.layers.dropout import Dropout
 from gpulayers.layers.feedforward import FeedForward
-from gpulayers.layers.layer import Layer
+from gpulayers.layers.layer import Layer, Once, check_flags
 from gpulayers.layers.layernorm import LayerNorm
 from gpulayers.layers.sublayers import Sublayers
 from gpulayers.step import Train
@@ -64,6 +64,7 @@ class DecoderBlock(Sublayers, Layer):
         dtype: str = "float32",
     ) -> None:
         rng = initialize.generator(rng)
+        check_flags("DecoderBlock", norm_first=norm_first)
         self.norm_first = norm_first
         self.norm_1 = LayerNorm(dim, bias=bias, dtype=dtype)
         self.attention = MultiHeadAttention(dim, heads, bias=bias, dropout=dropout, rng=rng, dtype=dtype)
@@ -79,7 +80,7 @@ class DecoderBlock(Sublayers, Layer):
         x, saved_attention = self._forward(self.norm_1, self.attention, x, hide=hide, causal=True, train=train)
         x, saved_cross = self._forward(self.norm_2, self.cross, x, memory, hide=hide_memory, train=train)
         y, saved_feedforward = self._forward(self.norm_3, self.feedforward, x, train=train)
-        return y, [saved_attention, saved_cross, saved_feedforward]
+        return y, Once([saved_attention, saved_cross, saved_feedforward])
 
     def backward(self, dy: Array, saved: list[Any]) -> tuple[Array, Array]:
         (dx,) = self._backward(self.norm_3, self.feedforward, dy, saved.pop())
@@ -108,6 +109,8 @@ class DecoderBlock(Sublayers, Layer):
 
         Returns y, equal to the matching rows of a whole pass, and the cache with the new rows; the old one stays.
         """
+        if not isinstance(cache, BlockCache):
+            raise TypeError(f"DecoderBlock.step takes the cache that start or step gave, got {type(cache).__name__}")
         h, rows = self.attention.step(self._entry(self.norm_1, x), cache.rows, hide=hide)
         x = self._join(self.norm_1, x, h)
         h, memory = self.cross.step(self._entry(self.norm_2, x), cache.memory, hide=hide_memory)

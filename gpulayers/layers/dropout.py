@@ -32,6 +32,7 @@ class Dropout(Layer):
 
     def backward(self, dy: Array, saved: Key | None) -> Array:
         key = saved
+        floating_input(dy, "Dropout.backward")
         return dy if key is None else self._drop(dy, key)
 
     def _drop(self, x: Array, key: Key) -> Array:

@@ -8,7 +8,7 @@ from gpulayers.initialize import Rng
 from gpulayers.layers.attention import MultiHeadAttention
 from gpulayers.layers.dropout import Dropout
 from gpulayers.layers.feedforward import FeedForward
-from gpulayers.layers.layer import Layer
+from gpulayers.layers.layer import Layer, Once, check_flags
 from gpulayers.layers.layernorm import LayerNorm
 from gpulayers.layers.sublayers import Sublayers
 from gpulayers.step import Train
@@ -51,6 +51,7 @@ class EncoderBlock(Sublayers, Layer):
         dtype: str = "float32",
     ) -> None:
         rng = initialize.generator(rng)
+        check_flags("EncoderBlock", norm_first=norm_first)
         self.norm_first = norm_first
         self.norm_1 = LayerNorm(dim, bias=bias, dtype=dtype)
         self.attention = MultiHeadAttention(dim, heads, bias=bias, dropout=dropout, rng=rng, dtype=dtype)
@@ -61,7 +62,7 @@ class EncoderBlock(Sublayers, Layer):
     def forward(self, x: Array, hide: Array = None, train: Train | None = None) -> tuple[Array, list[Any]]:
         x, saved_attention = self._forward(self.norm_1, self.attention, x, hide=hide, train=train)
         y, saved_feedforward = self._forward(self.norm_2, self.feedforward, x, train=train)
-        return y, [saved_attention, saved_feedforward]
+        return y, Once([saved_attention, saved_feedforward])
 
     def backward(self, dy: Array, saved: list[Any]) -> Array:
         (dx,) = self._backward(self.norm_2, self.feedforward, dy, saved.pop())

@@ -8,7 +8,7 @@ from gpulayers.backend import Array
 from gpulayers.initialize import Init, Rng
 from gpulayers.layers.dropout import Dropout
 from gpulayers.layers.gelu import GELU
-from gpulayers.layers.layer import Layer, check_sizes, floating_like, last_axis
+from gpulayers.layers.layer import Layer, check_choice, check_sizes, floating_like, last_axis
 from gpulayers.layers.linear import Linear
 from gpulayers.layers.relu import ReLU
 from gpulayers.layers.sigmoid import Sigmoid
@@ -63,11 +63,11 @@ class FeedForward(Layer):
         rng: Rng = None,
         dtype: str = "float32",
     ) -> None:
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"FeedForward: activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
-        check_sizes("FeedForward", dim=dim, hidden=hidden)
-        rng = initialize.generator(rng)
+        check_choice("FeedForward", ACTIVATIONS, activation=activation)
+        check_sizes("FeedForward", dim=dim)
         hidden = 4 * dim if hidden is None else hidden
+        check_sizes("FeedForward", hidden=hidden)
+        rng = initialize.generator(rng)
         self.up = Linear(dim, hidden, bias, init=init, rng=rng, dtype=dtype)
         self.activation = ACTIVATIONS[activation]()
         self.down = Linear(hidden, dim, bias, init=down_init or init, rng=rng, dtype=dtype)

@@ -1,7 +1,7 @@
 """GELU: y = x Phi(x), exact or by the tanh formula."""
 
 from gpulayers.backend import Array
-from gpulayers.layers.layer import Layer, floating_input
+from gpulayers.layers.layer import Layer, floating_input, gradient_of
 from gpulayers.ops.elementwise import multiply
 from gpulayers.ops.gelu import gelu, gelu_with_derivative
 from gpulayers.step import Train
@@ -31,4 +31,5 @@ class GELU(Layer):
 
     def backward(self, dy: Array, saved: Array) -> Array:
         derivative = saved
+        gradient_of(dy, derivative.shape, "GELU")
         return multiply(dy, derivative)

@@ -47,7 +47,7 @@ class GRUCell(Cell):
     def _backward_steps(
         self, dy: Array, dstates: States, saved: Unrolled, order: list[Step]
     ) -> tuple[Array, Array, States]:
-        (h,), (gates, hn), lengths = saved.states, saved.kept, saved.lengths
+        (h,), hn, gates, lengths = saved.states, saved.kept.pop(), saved.kept.pop(), saved.lengths
         dgi, dgh = gates, empty(gates.shape, gates.dtype, like=gates)  # dgi takes the place of r, z, n
         dh = empty(h.shape[1:], h.dtype, like=h)
         direct, product = dstates[0], None

@@ -10,9 +10,9 @@ recomputed.
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from numbers import Real
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -159,6 +159,15 @@ class Layer:
         return self
 
 
+class Once(list[Any]):
+    """What forward keeps in a list for backward, which takes it from the end: good for one backward pass."""
+
+    def pop(self, index: SupportsIndex = -1) -> Any:
+        if not self:
+            raise ValueError("this saved has been used: each forward pass is good for one backward pass")
+        return super().pop(index)
+
+
 def _members(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """`value` if it belongs to the tree, and what is below or inside it."""
     if isinstance(value, Parameter | Buffer | Layer):
@@ -173,13 +182,12 @@ def _members(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 # ------------------------------------------------------------------------------------------ the door of constructors
 
 
-def check_sizes(who: str, **sizes: int | None) -> None:
-    """Refuse sizes that are no integers of at least 1; None is passed over."""
+def check_sizes(who: str, **sizes: int) -> None:
+    """Refuse sizes that are no integers of at least 1."""
     for name, size in sizes.items():
-        if size is not None:
-            check_integer(who, **{name: size})
-            if size < 1:
-                raise ValueError(f"{who}: {name} must be at least 1, got {size}")
+        check_integer(who, **{name: size})
+        if size < 1:
+            raise ValueError(f"{who}: {name} must be at least 1, got {size}")
 
 
 def check_integer(who: str, **values: int) -> None:
@@ -198,10 +206,24 @@ def check_number(who: str, low: float = -math.inf, high: float = math.inf, **val
             raise ValueError(f"{who}: {name} must be {wanted}, got {value}")
 
 
+def check_flags(who: str, **flags: bool) -> None:
+    """Refuse what is neither True nor False: "post" or "no" would count as True."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool | np.bool):
+            raise TypeError(f"{who}: {name} must be True or False, got {flag!r}")
+
+
+def check_choice(who: str, choices: Collection[str], **values: str) -> None:
+    """Refuse what is not one of `choices`."""
+    for name, value in values.items():
+        if value not in tuple(choices):
+            raise ValueError(f"{who}: {name} must be one of {', '.join(choices)}, got {value!r}")
+
+
 def check_dtype(who: str, dtype: DTypeLike) -> None:
     """Refuse a dtype of parameters that is not floating."""
     try:
-        floating = is_floating(dtype)
+        floating = dtype is not None and is_floating(dtype)  # NumPy takes None for float64
     except TypeError:  # no name of a dtype at all
         floating = False
     if not floating:
@@ -237,7 +259,9 @@ def last_axis(x: Array, size: int, who: str) -> None:
 
 
 def gradient_of(dy: Array, shape: tuple[int, ...], who: str) -> None:
-    """Refuse a gradient of another shape than the output's where it would be broadcast, and wrong numbers come out."""
+    """Refuse a gradient of another shape than the output's, which might be broadcast, and one that is not floating."""
     if not is_array(dy) or dy.shape != shape:
         got = dy.shape if is_array(dy) else type(dy).__name__
         raise ValueError(f"{who}.backward takes a gradient of shape {shape}, got {got}")
+    if not is_floating(dy.dtype):
+        raise TypeError(f"{who}.backward takes a floating gradient, got {dy.dtype}")

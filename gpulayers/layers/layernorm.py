@@ -5,7 +5,16 @@ from typing import NamedTuple
 import numpy as np
 
 from gpulayers.backend import Array
-from gpulayers.layers.layer import Layer, check_dtype, check_number, check_sizes, floating_like, last_axis
+from gpulayers.layers.layer import (
+    Layer,
+    check_dtype,
+    check_flags,
+    check_number,
+    check_sizes,
+    floating_like,
+    gradient_of,
+    last_axis,
+)
 from gpulayers.ops.layernorm import add_layernorm, layernorm, layernorm_backward
 from gpulayers.ops.op import as_rows
 from gpulayers.parameter import Parameter
@@ -30,6 +39,7 @@ class LayerNorm(Layer):
     def __init__(self, dim: int, eps: float = 1e-5, bias: bool = True, *, dtype: str = "float32") -> None:
         check_sizes("LayerNorm", dim=dim)
         check_number("LayerNorm", 0, eps=eps)
+        check_flags("LayerNorm", bias=bias)
         check_dtype("LayerNorm", dtype)
         self.dim, self.eps = dim, eps
         self.weight = Parameter(np.ones(dim, dtype))
@@ -56,6 +66,7 @@ class LayerNorm(Layer):
     def backward(self, dy: Array, saved: Saved, residual: Array = None) -> Array:
         """residual: the gradient that reaches the input past the norm; it is added to dx in the same pass."""
         x, mean, rstd = saved
+        gradient_of(dy, x.shape, "LayerNorm")
         residual = None if residual is None else as_rows(residual)
         dx, dweight, dbias = layernorm_backward(as_rows(dy), as_rows(x), mean, rstd, self.weight.data, residual)
         self.weight.add_grad(dweight)

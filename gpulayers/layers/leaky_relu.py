@@ -1,7 +1,7 @@
 """LeakyReLU: a small slope on the negative side."""
 
 from gpulayers.backend import Array
-from gpulayers.layers.layer import Layer, check_number, floating_input
+from gpulayers.layers.layer import Layer, check_number, floating_input, gradient_of
 from gpulayers.ops.relu import leaky_relu, leaky_relu_backward
 from gpulayers.step import Train
 
@@ -24,4 +24,5 @@ class LeakyReLU(Layer):
 
     def backward(self, dy: Array, saved: Array) -> Array:
         x = saved
+        gradient_of(dy, x.shape, "LeakyReLU")
         return leaky_relu_backward(dy, x, self.negative_slope)

@@ -3,7 +3,7 @@
 from gpulayers import initialize
 from gpulayers.backend import Array
 from gpulayers.initialize import Init, Rng
-from gpulayers.layers.layer import Layer, check_dtype, check_sizes, floating_like, last_axis
+from gpulayers.layers.layer import Layer, check_dtype, check_flags, check_sizes, floating_like, gradient_of, last_axis
 from gpulayers.ops.matmul import matmul
 from gpulayers.ops.op import as_rows
 from gpulayers.ops.sum_rows import sum_rows
@@ -33,6 +33,7 @@ class Linear(Layer):
         dtype: str = "float32",
     ) -> None:
         check_sizes("Linear", in_features=in_features, out_features=out_features)
+        check_flags("Linear", bias=bias)
         check_dtype("Linear", dtype)
         rng = initialize.generator(rng)
         self.in_features, self.out_features = in_features, out_features
@@ -50,8 +51,9 @@ class Linear(Layer):
 
     def backward(self, dy: Array, saved: Array) -> Array:
         x = saved
+        gradient_of(dy, (*x.shape[:-1], self.out_features), "Linear")
         dy_rows = as_rows(dy)
-        matmul(as_rows(x).T, dy_rows, add_to=self.weight)  # dW += x' dy, first: it refuses a dy that does not fit
+        matmul(as_rows(x).T, dy_rows, add_to=self.weight)  # dW += x' dy, first: it refuses a dy of another dtype
         if self.bias is not None:
             self.bias.add_grad(sum_rows(dy_rows))
         return matmul(dy_rows, self.weight.data.T).reshape(x.shape)  # dx = dy W'

@@ -38,7 +38,7 @@ class LSTMCell(Cell):
     def _backward_steps(
         self, dy: Array, dstates: States, saved: Unrolled, order: list[Step]
     ) -> tuple[Array, Array, States]:
-        (h, c), (gates,), lengths = saved.states, saved.kept, saved.lengths
+        (h, c), gates, lengths = saved.states, saved.kept.pop(), saved.lengths
         da = gates  # takes the place of i, f, g, o
         dc_out = empty(c.shape[1:], c.dtype, like=c)
         passed = None if lengths is None else empty(h.shape[1:], h.dtype, like=h)

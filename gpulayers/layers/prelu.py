@@ -10,6 +10,7 @@ from gpulayers.layers.layer import (
     check_sizes,
     floating_input,
     floating_like,
+    gradient_of,
     last_axis,
 )
 from gpulayers.ops.op import as_rows
@@ -46,6 +47,7 @@ class PReLU(Layer):
 
     def backward(self, dy: Array, saved: Array) -> Array:
         x = saved
+        gradient_of(dy, x.shape, "PReLU")
         dx, dweight = prelu_backward(as_rows(dy), as_rows(x), self.weight.data)
         self.weight.add_grad(dweight)
         return dx.reshape(x.shape)

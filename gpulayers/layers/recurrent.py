@@ -4,11 +4,11 @@ from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 from gpulayers import initialize
-from gpulayers.backend import Array, array_module, empty
+from gpulayers.backend import Array, array_module, empty, is_array
 from gpulayers.cuda import contiguous
 from gpulayers.initialize import Init, Rng
 from gpulayers.layers.dropout import Dropout
-from gpulayers.layers.layer import Layer, check_sizes, floating_like, gradient_of
+from gpulayers.layers.layer import Layer, Once, check_flags, check_sizes, floating_like, gradient_of
 from gpulayers.layers.recurrent_cell import Cell, States, Unrolled, as_states, at
 from gpulayers.ops.add import add
 from gpulayers.ops.rnn_cell import checked_lengths
@@ -42,6 +42,7 @@ class Recurrent(Layer, ABC):
     ) -> None:
         who, rng = type(self).__name__, initialize.generator(rng)
         check_sizes(who, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
+        check_flags(who, bidirectional=bidirectional)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.directions = 2 if bidirectional else 1
         self.output_size = self.directions * hidden_size
@@ -69,7 +70,7 @@ class Recurrent(Layer, ABC):
         B, T = self._check(x)
         states = self._states(h0, B, "an initial state")
         lengths = checked_lengths(lengths, T, B, x, type(self).__name__)
-        saved = Saved((B, T), [], [])
+        saved = Saved((B, T), Once(), [])
         last = tuple(empty((len(self.cells), B, self.hidden_size), x.dtype, like=x) for _ in states)
         below = swap_time(x, lengths)  # (T, B, input_size); whatever stands at padding ends here
         for layer in range(self.num_layers):
@@ -91,12 +92,14 @@ class Recurrent(Layer, ABC):
         doutput, dlast = self._gradients(dy, saved.shape)
         like, shape = self.cells[0].weight_ih.data, (len(self.cells), saved.shape[0], self.hidden_size)
         dfirst = tuple(empty(shape, like.dtype, like=like) for _ in dlast)
-        above, batch_first, dx, has_state = doutput, True, None, saved.cells[0].has_state
+        above, batch_first, dx, has_state = doutput, True, None, False
         for layer in reversed(range(self.num_layers)):
             dx = None
             for k in reversed(self._in_layer(layer)):
                 d = self._one_direction(above, k % self.directions, batch_first)
-                part, dstates = self.cells[k].unroll_backward(d, tuple(at(s, k) for s in dlast), saved.cells.pop())
+                its = saved.cells.pop()
+                part, dstates = self.cells[k].unroll_backward(d, tuple(at(s, k) for s in dlast), its)
+                has_state = its.has_state
                 dx = part if dx is None else add(dx, part)
                 for array, state in zip(dfirst, dstates, strict=True):
                     array[k] = state
@@ -113,6 +116,7 @@ class Recurrent(Layer, ABC):
         """
         if self.directions == 2:
             raise ValueError(f"{type(self).__name__}.step: a network in both directions needs the whole sequence")
+        self._check_count(state)
         new = []
         for k, cell in enumerate(self.cells):
             its = None if state is None else tuple(part[k] for part in state) if cell.pair else state[k]
@@ -151,6 +155,14 @@ class Recurrent(Layer, ABC):
         if x.ndim != 3 or x.shape[2] != self.input_size:
             raise ValueError(f"{who} takes an input of shape (B, T, {self.input_size}), got {x.shape}")
         return x.shape[:2]
+
+    def _check_count(self, state: Any) -> None:
+        """Refuse a state for `step` of another number of layers; each cell looks at its own part."""
+        parts = state if self.pair and isinstance(state, tuple | list) else [state]
+        counts = [len(part) if isinstance(part, tuple | list) or is_array(part) else -1 for part in parts]
+        if state is not None and counts != [self.num_layers] * (1 + self.pair):
+            wanted = f"a pair of {self.num_layers} arrays each" if self.pair else f"{self.num_layers} arrays"
+            raise ValueError(f"{type(self).__name__}.step takes a state of {wanted}, one for each layer")
 
     def _states(self, state: Any, B: int, what: str) -> States:
         shape = (len(self.cells), B, self.hidden_size)

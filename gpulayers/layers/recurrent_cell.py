@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 from gpulayers import initialize
 from gpulayers.backend import Array, array_module, empty
 from gpulayers.initialize import Init, Rng
-from gpulayers.layers.layer import Layer, check_dtype, check_sizes, floating_like
+from gpulayers.layers.layer import Layer, Once, check_dtype, check_flags, check_sizes, floating_like
 from gpulayers.ops.add import add
 from gpulayers.ops.matmul import matmul
 from gpulayers.ops.op import as_rows
@@ -43,7 +43,7 @@ class Unrolled(NamedTuple):
 
     x: Array
     states: States
-    kept: tuple[Array, ...]
+    kept: Once
     lengths: Array
     reverse: bool
     has_state: bool
@@ -72,6 +72,7 @@ class Cell(Layer, ABC):
     ) -> None:
         who, rng = type(self).__name__, initialize.generator(rng)
         check_sizes(who, input_size=input_size, hidden_size=hidden_size)
+        check_flags(who, bias=bias)
         check_dtype(who, dtype)
         self.input_size, self.hidden_size = input_size, hidden_size
 
@@ -125,7 +126,7 @@ class Cell(Layer, ABC):
         outputs = buffers[0][:T] if reverse else buffers[0][1:]
         has_state = any(state is not None for state in states)
         after = tuple(buffer[last] for buffer in buffers)
-        return outputs, after, Unrolled(x, buffers, kept, lengths, reverse, has_state)
+        return outputs, after, Unrolled(x, buffers, Once(kept), lengths, reverse, has_state)
 
     def unroll_backward(self, dy: Array, dstates: States, saved: Unrolled) -> tuple[Array, States]:
         """dy: (T, B, H) or None; dstates: of the last states. Returns dx and the gradients of the first states."""

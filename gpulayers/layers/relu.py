@@ -1,7 +1,7 @@
 """ReLU: y = max(x, 0)."""
 
 from gpulayers.backend import Array
-from gpulayers.layers.layer import Layer, floating_input
+from gpulayers.layers.layer import Layer, floating_input, gradient_of
 from gpulayers.ops.relu import relu, relu_backward
 from gpulayers.step import Train
 
@@ -20,4 +20,5 @@ class ReLU(Layer):
 
     def backward(self, dy: Array, saved: Array) -> Array:
         y = saved
+        gradient_of(dy, y.shape, "ReLU")
         return relu_backward(dy, y)

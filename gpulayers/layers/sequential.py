@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from gpulayers.layers.layer import Layer
+from gpulayers.layers.layer import Layer, Once
 from gpulayers.step import Train
 
 
@@ -26,7 +26,7 @@ class Sequential(Layer):
         return x
 
     def forward(self, x: Any, train: Train | None = None) -> tuple[Any, list[Any]]:
-        saved = []
+        saved = Once()
         for layer in self.layers:
             x, its = layer.forward(x, train=train)
             saved.append(its)

@@ -1,7 +1,7 @@
 """Sigmoid: y = 1 / (1 + exp(-x))."""
 
 from gpulayers.backend import Array
-from gpulayers.layers.layer import Layer, floating_input
+from gpulayers.layers.layer import Layer, floating_input, gradient_of
 from gpulayers.ops.sigmoid import sigmoid, sigmoid_backward
 from gpulayers.step import Train
 
@@ -20,4 +20,5 @@ class Sigmoid(Layer):
 
     def backward(self, dy: Array, saved: Array) -> Array:
         y = saved
+        gradient_of(dy, y.shape, "Sigmoid")
         return sigmoid_backward(dy, y)

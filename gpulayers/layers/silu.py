@@ -1,7 +1,7 @@
 """SiLU: y = x / (1 + exp(-x)), also called Swish."""
 
 from gpulayers.backend import Array
-from gpulayers.layers.layer import Layer, floating_input
+from gpulayers.layers.layer import Layer, floating_input, gradient_of
 from gpulayers.ops.elementwise import multiply
 from gpulayers.ops.sigmoid import silu, silu_with_derivative
 from gpulayers.step import Train
@@ -25,4 +25,5 @@ class SiLU(Layer):
 
     def backward(self, dy: Array, saved: Array) -> Array:
         derivative = saved
+        gradient_of(dy, derivative.shape, "SiLU")
         return multiply(dy, derivative)

@@ -1,7 +1,7 @@
 """Tanh: y = tanh(x)."""
 
 from gpulayers.backend import Array
-from gpulayers.layers.layer import Layer, floating_input
+from gpulayers.layers.layer import Layer, floating_input, gradient_of
 from gpulayers.ops.sigmoid import tanh, tanh_backward
 from gpulayers.step import Train
 
@@ -20,4 +20,5 @@ class Tanh(Layer):
 
     def backward(self, dy: Array, saved: Array) -> Array:
         y = saved
+        gradient_of(dy, y.shape, "Tanh")
         return tanh_backward(dy, y)

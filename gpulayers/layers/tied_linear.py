@@ -1,7 +1,7 @@
 """TiedLinear: a linear layer whose weight is the table of an embedding, y = x W'."""
 
 from gpulayers.backend import Array
-from gpulayers.layers.layer import Layer, floating_like, last_axis
+from gpulayers.layers.layer import Layer, floating_like, gradient_of, last_axis
 from gpulayers.ops.matmul import matmul
 from gpulayers.ops.op import as_rows
 from gpulayers.parameter import Parameter
@@ -31,6 +31,7 @@ class TiedLinear(Layer):
 
     def backward(self, dy: Array, saved: Array) -> Array:
         x = saved
+        gradient_of(dy, (*x.shape[:-1], len(self.weight.data)), "TiedLinear")
         dy_rows = as_rows(dy)
         matmul(dy_rows.T, as_rows(x), add_to=self.weight)  # dW += dy' x
         return matmul(dy_rows, self.weight.data).reshape(x.shape)  # dx = dy W

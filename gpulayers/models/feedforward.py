@@ -31,7 +31,7 @@ from gpulayers.layers.batchnorm import BatchNorm
 from gpulayers.layers.dropout import Dropout
 from gpulayers.layers.embedding import Embedding
 from gpulayers.layers.gelu import GELU
-from gpulayers.layers.layer import Layer, check_sizes
+from gpulayers.layers.layer import Layer, Once, check_choice, check_sizes
 from gpulayers.layers.layernorm import LayerNorm
 from gpulayers.layers.leaky_relu import LeakyReLU
 from gpulayers.layers.linear import Linear
@@ -78,11 +78,11 @@ class FeedForwardConfig:
 
     def __post_init__(self) -> None:
         check_sizes("FeedForwardConfig", vocab=self.vocab, context=self.context, dim=self.dim)
-        if not isinstance(self.widths, tuple) or not all(isinstance(w, int) and w >= 1 for w in self.widths):
+        if not isinstance(self.widths, tuple) or not all(type(w) is int and w >= 1 for w in self.widths):
             raise ValueError(f"FeedForwardConfig: widths must be a tuple of numbers of at least 1, got {self.widths}")
-        for name, choices in (("activation", (*ACTIVATIONS, "none")), ("init", INITS), ("around", AROUND)):
-            if (value := getattr(self, name)) not in choices:
-                raise ValueError(f"FeedForwardConfig: {name} must be one of {', '.join(choices)}, got {value!r}")
+        check_choice("FeedForwardConfig", (*ACTIVATIONS, "none"), activation=self.activation)
+        check_choice("FeedForwardConfig", INITS, init=self.init)
+        check_choice("FeedForwardConfig", AROUND, around=self.around)
 
     def initialiser(self, last: bool = False) -> Init | None:
         """Of the matrices; last: of W1. None for that of `Linear`."""
@@ -113,7 +113,7 @@ class Hidden(Layer):
         self.residual = config.around == "residual" and in_features == out_features
 
     def forward(self, x: Array, train: Train | None = None) -> tuple[Array, list[Any]]:
-        saved, h = [], x
+        saved, h = Once(), x
         for layer in self._parts():
             h, its = layer.forward(h, train=train)
             saved.append(its)
@@ -169,7 +169,7 @@ class FeedForwardNet(Layer):
     def forward(self, ids: Array, train: Train | None = None) -> tuple[Array, list[Any]]:
         self._check(ids)
         rows, its = self.embedding.forward(ids)  # (B, n, dim)
-        saved: list[Any] = [its]
+        saved: list[Any] = Once([its])
         h = rows.reshape(len(ids), self.config.context * self.config.dim)  # (B, n dim)
         for layer in self.W.values():
             h, its = layer.forward(h, train=train)

@@ -35,7 +35,7 @@ from gpulayers.layers.attention import MultiHeadAttention
 from gpulayers.layers.dropout import Dropout
 from gpulayers.layers.embedding import Embedding
 from gpulayers.layers.feedforward import FeedForward
-from gpulayers.layers.layer import Layer
+from gpulayers.layers.layer import Layer, Once
 from gpulayers.layers.layernorm import LayerNorm
 from gpulayers.layers.positions import LearnedPositions
 from gpulayers.layers.tied_linear import TiedLinear
@@ -97,7 +97,7 @@ class Block(Layer):
         x, f, saved_ln_2 = self.ln_2.forward_sum(x, a)
         f, saved_feedforward = self.feedforward.forward(f, train)
         f += x  # a projection's output: nobody else keeps it
-        return f, [saved_ln_1, saved_attention, saved_dropout, saved_ln_2, saved_feedforward]
+        return f, Once([saved_ln_1, saved_attention, saved_dropout, saved_ln_2, saved_feedforward])
 
     def backward(self, dy: Array, saved: list[Any]) -> Array:
         df = self.feedforward.backward(dy, saved.pop())
@@ -150,7 +150,7 @@ class GPT(Layer):
 
     def forward(self, ids: Array, train: Train | None = None) -> tuple[Array, list[Any]]:
         self._check(ids)
-        saved: list[Any] = []
+        saved: list[Any] = Once()
         x, s = self.wte.forward(ids)  # (B, T, D)
         saved.append(s)
         for layer in self._trunk():

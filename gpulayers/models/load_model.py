@@ -24,6 +24,6 @@ def load_model(path: StrPath, name: str, make: Callable[..., Model]) -> Model:
         sizes: dict[str, Any] = json.loads(metadata[key])
         model = make(**sizes)
         model.load_state_dict(tensors)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError, MemoryError) as error:
         raise FileError(f"{path} does not hold a whole {name}: {error}") from error
     return model

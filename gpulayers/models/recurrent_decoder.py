@@ -28,6 +28,12 @@ class State(NamedTuple):
     hidden: Array = None  # (B, S)
     context: Array = None  # (B, C), of the decoder that is told it in every step
 
+    @property
+    def rows(self) -> int:
+        """B."""
+        first = self.network[0]
+        return len(first[0] if isinstance(first, tuple) else first)
+
 
 def network_state(state: Any) -> Any:
     """(layers, B, H), or a pair of them, as the tuples that `step` of a recurrent layer gives and takes."""

@@ -21,7 +21,16 @@ from gpulayers import initialize
 from gpulayers.backend import Array, array_module, is_array
 from gpulayers.layers.dropout import Dropout
 from gpulayers.layers.embedding import Embedding
-from gpulayers.layers.layer import Layer, check_dtype, check_integer, check_number, check_sizes
+from gpulayers.layers.layer import (
+    Layer,
+    Once,
+    check_choice,
+    check_dtype,
+    check_flags,
+    check_integer,
+    check_number,
+    check_sizes,
+)
 from gpulayers.layers.linear import Linear
 from gpulayers.models.context import CONTEXTS
 from gpulayers.models.load_model import load_model
@@ -71,11 +80,10 @@ class Seq2SeqConfig:
         check_sizes("Seq2SeqConfig", **{name: getattr(self, name) for name in sizes})
         check_number("Seq2SeqConfig", 0, 1, dropout=self.dropout, sampling=self.sampling)
         check_integer("Seq2SeqConfig", sampling_steps=self.sampling_steps, pad=self.pad, bos=self.bos, eos=self.eos)
-        for name, known in (("cell", NETWORKS), ("context", CONTEXTS), ("decoder", DECODERS)):
-            if getattr(self, name) not in known:
-                raise ValueError(
-                    f"Seq2SeqConfig: {name} must be one of {', '.join(known)}, got {getattr(self, name)!r}"
-                )
+        check_flags("Seq2SeqConfig", bidirectional=self.bidirectional)
+        check_choice("Seq2SeqConfig", NETWORKS, cell=self.cell)
+        check_choice("Seq2SeqConfig", CONTEXTS, context=self.context)
+        check_choice("Seq2SeqConfig", DECODERS, decoder=self.decoder)
         if self.sampling_steps < 0:
             raise ValueError(f"Seq2SeqConfig: sampling_steps must be at least 0, got {self.sampling_steps}")
         if self.context == "both" and not self.bidirectional:
@@ -128,7 +136,7 @@ class Seq2Seq(Layer):
         features, saved_decoder = self.decoder.forward(x, encoded, train)
         features, saved_last = self.dropout.forward(features, train)
         logits, saved_head = self.head.forward(features)  # (B, T, V)
-        return logits, [saved_encoder, saved_embedding, saved_first, saved_decoder, saved_last, saved_head]
+        return logits, Once([saved_encoder, saved_embedding, saved_first, saved_decoder, saved_last, saved_head])
 
     def backward(self, dy: Array, saved: list[Any]) -> None:
         dfeatures = self.head.backward(dy, saved.pop())
@@ -159,6 +167,10 @@ class Seq2Seq(Layer):
         check_integers(ids, "Seq2Seq.step")
         if ids.ndim != 1:
             raise ValueError(f"Seq2Seq.step takes ids of shape (B,), got {ids.shape}")
+        if not isinstance(state, State):
+            raise TypeError(f"Seq2Seq.step takes the state that start or step gave, got {type(state).__name__}")
+        if len(ids) != state.rows:
+            raise ValueError(f"Seq2Seq.step takes ids of shape ({state.rows},), as many as the state, got {ids.shape}")
         features, state = self.decoder.step(self.embedding(ids), state)
         return self.head(features), state
 

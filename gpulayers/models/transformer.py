@@ -38,7 +38,7 @@ from gpulayers.layers.dropout import Dropout
 from gpulayers.layers.embedding import Embedding
 from gpulayers.layers.encoder_block import EncoderBlock
 from gpulayers.layers.feedforward import ACTIVATIONS
-from gpulayers.layers.layer import Layer, check_integer, check_sizes
+from gpulayers.layers.layer import Layer, Once, check_choice, check_flags, check_integer, check_sizes
 from gpulayers.layers.layernorm import LayerNorm
 from gpulayers.layers.linear import Linear
 from gpulayers.layers.positions import LearnedPositions, SinusoidalPositions
@@ -85,14 +85,16 @@ class TransformerConfig:
     eos: int = 2
 
     def __post_init__(self) -> None:
-        names = ("source_vocab", "target_vocab", "dim", "heads", "layers", "hidden", "longest")
+        names = ("source_vocab", "target_vocab", "dim", "heads", "layers", "longest")
         check_sizes("TransformerConfig", **{name: getattr(self, name) for name in names})
+        if self.hidden is not None:
+            check_sizes("TransformerConfig", hidden=self.hidden)
+        check_flags("TransformerConfig", norm_first=self.norm_first, bias=self.bias, tied=self.tied)
         check_integer("TransformerConfig", pad=self.pad, bos=self.bos, eos=self.eos)
         if self.dim % self.heads:
             raise ValueError(f"TransformerConfig: heads must divide dim, got {self.heads} heads and dim {self.dim}")
-        for name, choices in (("positions", POSITIONS), ("activation", tuple(ACTIVATIONS))):
-            if (found := getattr(self, name)) not in choices:
-                raise ValueError(f"TransformerConfig: {name} must be one of {', '.join(choices)}, got {found!r}")
+        check_choice("TransformerConfig", POSITIONS, positions=self.positions)
+        check_choice("TransformerConfig", ACTIVATIONS, activation=self.activation)
         both = min(self.source_vocab, self.target_vocab)
         for name, vocab in (("pad", both), ("bos", self.target_vocab), ("eos", self.target_vocab)):
             if not 0 <= (found := getattr(self, name)) < vocab:
@@ -197,7 +199,7 @@ class Transformer(Layer):
 
     def forward(self, source: Array, target: Array, train: Train | None = None) -> tuple[Array, list[Any]]:
         hide_source, hide = self._masks(source, target)
-        saved: list[Any] = []
+        saved: list[Any] = Once()
         memory, s = self.source.forward(source, train)  # (B, S, D)
         saved.append(s)
         for block in self.encoder:
@@ -263,6 +265,8 @@ class Transformer(Layer):
         The logits equal those of a whole pass over the ids so far. The old state stays valid.
         """
         check_integers(ids, "Transformer.step")
+        if not isinstance(state, State):
+            raise TypeError(f"Transformer.step takes the state that start or step gave, got {type(state).__name__}")
         if ids.shape != (len(state.hide),):
             raise ValueError(f"Transformer.step takes ids of shape ({len(state.hide)},), got {ids.shape}")
         ids = ids[:, None]

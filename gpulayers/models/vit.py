@@ -24,7 +24,16 @@ from gpulayers import initialize
 from gpulayers.backend import Array, array_module, empty, is_array, wide, zeros
 from gpulayers.layers.dropout import Dropout
 from gpulayers.layers.encoder_block import EncoderBlock
-from gpulayers.layers.layer import Layer, check_sizes, floating_input, floating_like, gradient_of
+from gpulayers.layers.layer import (
+    Layer,
+    Once,
+    check_choice,
+    check_number,
+    check_sizes,
+    floating_input,
+    floating_like,
+    gradient_of,
+)
 from gpulayers.layers.layernorm import LayerNorm
 from gpulayers.layers.linear import Linear
 from gpulayers.layers.positions import LearnedPositions
@@ -66,17 +75,19 @@ class ViTConfig:
             raise ValueError(f"ViTConfig: image must be (height, width), got {self.image!r}")
         object.__setattr__(self, "image", tuple(self.image))  # a list, where it comes from JSON
         check_sizes("ViTConfig", height=self.image[0], width=self.image[1])
-        names = ("channels", "patch", "classes", "dim", "heads", "layers", "hidden")
+        names = ("channels", "patch", "classes", "dim", "heads", "layers")
         check_sizes("ViTConfig", **{name: getattr(self, name) for name in names})
+        if self.hidden is not None:
+            check_sizes("ViTConfig", hidden=self.hidden)
         if any(side % self.patch for side in self.image):
             height, width = self.image
             raise ValueError(f"ViTConfig: patch must divide the image, got {self.patch} for {height} x {width} pixels")
         if self.dim % self.heads:
             raise ValueError(f"ViTConfig: heads must divide dim, got {self.heads} heads and dim {self.dim}")
+        check_number("ViTConfig", dropout=self.dropout)
         if not 0 <= self.dropout < 1:
             raise ValueError(f"ViTConfig: dropout must be in [0, 1), got {self.dropout}")
-        if self.pool not in POOLS:
-            raise ValueError(f"ViTConfig: pool must be one of {', '.join(POOLS)}, got {self.pool!r}")
+        check_choice("ViTConfig", POOLS, pool=self.pool)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -147,7 +158,7 @@ class ViT(Layer):
             trunk.append(s)
         x, saved_norm = self.norm.forward(x[:, 0] if self.class_token is not None else x)
         logits, saved_head = self.head.forward(self._pooled(x))
-        return logits, Saved(saved_embed, trunk, [saved_norm, saved_head])
+        return logits, Saved(saved_embed, trunk, Once([saved_norm, saved_head]))
 
     def backward(self, dlogits: Array, saved: Saved) -> Array:
         gradient_of(dlogits, (len(saved.embed), self.config.classes), "ViT")

@@ -238,6 +238,14 @@ rnn_cell_backward = Op("rnn_cell_backward", reference=_backward_reference, cpu=_
 # ------------------------------------------------------------------------------------------------------- lengths
 
 
+def host_integers(lengths: Any, who: str) -> np.ndarray:
+    """A list as an array. Raises TypeError for one of unequal rows, which NumPy cannot take."""
+    try:
+        return np.asarray(lengths)
+    except ValueError:
+        raise TypeError(f"{who} takes integer lengths, got {lengths!r}") from None
+
+
 def checked_lengths(lengths: Any, T: int, B: int, like: Array, who: str) -> Array:
     """`lengths` (B,), a list or an array in host memory or beside `like`, as int32 beside `like`; None is None.
 
@@ -246,7 +254,7 @@ def checked_lengths(lengths: Any, T: int, B: int, like: Array, who: str) -> Arra
     """
     if lengths is None:
         return None
-    given = lengths if is_array(lengths) else np.asarray(lengths)
+    given = lengths if is_array(lengths) else host_integers(lengths, who)
     if given.dtype.kind not in "iu" and given.size:
         raise TypeError(f"{who} takes integer lengths, got {given.dtype}")
     if given.shape != (B,):

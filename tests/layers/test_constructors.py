@@ -48,6 +48,10 @@ ZERO, NEGATIVE = "must be at least 1, got 0", "must be at least 1, got -1"
         (lambda: gl.causal_mask(-1, 2), "causal_mask: queries must be 0 or more, got -1"),
         (lambda: gl.causal_mask(2, -1), "causal_mask: keys must be 0 or more, got -1"),
         (lambda: gl.padding_mask(lengths=[1, 2], size=-1), "padding_mask: size must be 0 or more, got -1"),
+        (
+            lambda: gl.EncoderBlock(8, 2, activation=["gelu"]),
+            "FeedForward: activation must be one of gelu, gelu_tanh, relu, sigmoid, silu, tanh, got ['gelu']",
+        ),
     ],
 )
 def test_out_of_range(make, sentence):
@@ -80,6 +84,20 @@ def test_out_of_range(make, sentence):
         (lambda: gl.TiedLinear(np.ones((3, 4))), "TiedLinear takes the Parameter of a table (V, D), got ndarray"),
         (lambda: gl.TiedLinear(gl.LayerNorm(4).weight), "TiedLinear takes the Parameter of a table (V, D), got (4,)"),
         (lambda: gl.causal_mask(2.0, 2), "causal_mask: queries must be an integer, got 2.0"),
+        (lambda: gl.LSTM(3, None), "LSTM: hidden_size must be an integer, got None"),
+        (lambda: gl.BatchNorm(None), "BatchNorm: num_features must be an integer, got None"),
+        (lambda: gl.AdditiveAttention(3, 4, None), "AdditiveAttention: hidden_size must be an integer, got None"),
+        (lambda: gl.EncoderBlock(None, 2), "LayerNorm: dim must be an integer, got None"),
+        (lambda: gl.EncoderBlock(8, None), "MultiHeadAttention: heads must be an integer, got None"),
+        (
+            lambda: gl.EncoderBlock(8, 2, norm_first="post"),
+            "EncoderBlock: norm_first must be True or False, got 'post'",
+        ),
+        (lambda: gl.DecoderBlock(8, 2, norm_first=0), "DecoderBlock: norm_first must be True or False, got 0"),
+        (lambda: gl.DecoderBlock(8, 2, dropout="x"), "MultiHeadAttention: dropout must be a number, got 'x'"),
+        (lambda: gl.GRU(3, 4, bidirectional="no"), "GRU: bidirectional must be True or False, got 'no'"),
+        (lambda: gl.GRUCell(3, 4, bias=None), "GRUCell: bias must be True or False, got None"),
+        (lambda: gl.GRUCell(3, 4, dtype=None), "GRUCell: dtype must be a floating type, got None"),
     ],
 )
 def test_of_another_type(make, sentence):
