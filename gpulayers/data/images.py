@@ -102,6 +102,8 @@ def read_folder(folder: Path, least: int) -> Parts:
     pictures, labels = [], []
     first: tuple[Path, np.ndarray] | None = None
     for label, class_folder in enumerate(classes):
+        if not is_text(class_folder.name):
+            raise DataError(f"class folder {os.fsencode(class_folder)!r} has a name that is not UTF-8 text")
         files = sorted(file for file in class_folder.iterdir() if file.suffix.lower() == ".png")
         if not files:
             raise DataError(f"class folder {class_folder} holds no PNG file")
@@ -120,6 +122,11 @@ def read_folder(folder: Path, least: int) -> Parts:
     shape = (*pictures[0].shape[:2], channels)
     pixels = np.stack([np.broadcast_to(picture, shape) for picture in pictures])  # grey: three times the same
     return pixels, np.array(labels, np.int64), [entry.name for entry in classes]
+
+
+def is_text(name: str) -> bool:
+    """Whether the name of a file is text; otherwise Python keeps its bytes as lone surrogates, which no font has."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def _size(picture: np.ndarray) -> str:
@@ -161,6 +168,8 @@ def read_npz(path: Path, least: int) -> Parts:
             if missing := [name for name in ("images", "labels") if name not in file.files]:
                 raise DataError(f"{path} has no {' and no '.join(missing)}: it takes the arrays images and labels")
             images, labels = file["images"], file["labels"]
+            if not (isinstance(images, np.ndarray) and isinstance(labels, np.ndarray)):  # bytes, of another archive
+                raise DataError(f"{path} is not an .npz file of plain arrays: its members are not written by NumPy")
     except DataError:
         raise
     except Exception as error:  # zipfile, zlib, ast and NumPy each have errors of their own for broken files

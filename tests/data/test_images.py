@@ -1,5 +1,7 @@
 import builtins
 import contextlib
+import os
+import zipfile
 
 import numpy as np
 import pytest
@@ -222,3 +224,24 @@ def test_files_that_are_no_npz(tmp_path, npz):
         refused(path, "is not an .npz file")
     np.save(tmp_path / "data.npy", np.zeros(3))
     refused(tmp_path / "data.npy", "is not an .npz file")
+
+
+def test_an_archive_whose_members_numpy_has_not_written(tmp_path):
+    for suffix in ("", ".npy"):
+        path = tmp_path / f"other{suffix}.npz"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(f"images{suffix}", b"x")
+            archive.writestr(f"labels{suffix}", b"y")
+        with pytest.raises(
+            DataError, match=r"is not an .npz file of plain arrays: its members are not written by NumPy"
+        ):
+            load_images(path)
+
+
+def test_a_class_folder_whose_name_is_no_text(tmp_path):
+    try:
+        os.mkdir(os.fsencode(tmp_path) + b"/\xff")
+    except OSError:
+        pytest.skip("the file system takes text only")
+    with pytest.raises(DataError, match="has a name that is not UTF-8 text"):
+        load_images(tmp_path)
