@@ -76,13 +76,41 @@ FORMULAS = {
     ),
     "Softmax": Formula("{y} = exp({x}) / sum exp({x})", "d{x} = {y} (d{y} - sum(d{y} {y}))"),
 }
+
+
+class OpFormula(NamedTuple):
+    """outputs: what the results are called, in order. The inputs have the names of the op's reference body."""
+
+    formula: str = ""
+    outputs: tuple[str, ...] = ()
+
+
 OPS = {
-    "attention": "softmax(q k' / sqrt(d), what is hidden left out) v",
-    "attention_backward": (
-        "dv = w' do;  dw = do v';  ds = w (dw - sum(dw w));  dq = ds k / sqrt(d);  dk = ds' q / sqrt(d)"
+    "attention": OpFormula(
+        "w = softmax(q k' / sqrt(d), what is hidden left out) = weights inverse;  out = w v",
+        ("out", "weights", "inverse"),
     ),
-    "add_layernorm": "x + f, and its norm",
-    "cross_entropy": "p = softmax(logits);  loss = mean of -log p[target];  dlogits = (p - onehot(target)) / count",
+    "attention_backward": OpFormula(
+        "dv = w' dout;  dw = dout v';  ds = w (dw - sum(dw w));  dq = ds k / sqrt(d);  dk = ds' q / sqrt(d)",
+        ("dq", "dk", "dv"),
+    ),
+    "add_layernorm": OpFormula(
+        "sum = x + f;  y = xhat weight + bias,  xhat = (sum - mean) / std",
+        ("sum", "y", "mean", "1 / std"),
+    ),
+    "matmul": OpFormula("the product a b, with the bias added if there is one", ("a b",)),
+    "gelu_with_derivative_inplace": OpFormula(
+        "y = z Phi(z),  z = x + bias; Phi is the normal distribution's; its slope is kept for backward",
+        ("y",),
+    ),
+    "tanh": OpFormula("y = tanh(x)", ("y",)),
+    "tanh_backward": OpFormula("dx = dy (1 - y^2)", ("dx",)),
+    "sum_rows": OpFormula("the sum of the rows of x", ("sum",)),
+    "masked_softmax": OpFormula("weights = softmax(scale scores, what is hidden left out)", ("weights",)),
+    "masked_softmax_backward": OpFormula("dscores = scale weights (dweights - sum(dweights weights))", ("dscores",)),
+    "cross_entropy": OpFormula(
+        "p = softmax(logits);  loss = mean of -log p[target];  dlogits = (p - onehot(target)) / count"
+    ),
 }
 
 

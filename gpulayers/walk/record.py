@@ -1,5 +1,6 @@
 """What happened in one training step: a tree of the calls of layers and ops, with copies of their arrays."""
 
+import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,7 @@ class Node:
     """A call. inputs, outputs: the arrays among its arguments and results, as they were when it began and ended.
 
     layer: whose forward or backward it is. values: of the parameters in it when a forward pass begins; gradients: when
-    a backward pass ends; both by the Parameter's id.
+    a backward pass ends; both by the Parameter's id. names: of an op's inputs, in its reference body.
     """
 
     one: Range
@@ -26,6 +27,7 @@ class Node:
     outputs: list[np.ndarray] = field(default_factory=list)
     values: dict[int, np.ndarray] = field(default_factory=dict)
     gradients: dict[int, np.ndarray] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
     children: list["Node"] = field(default_factory=list)
 
     @property
@@ -58,6 +60,10 @@ class Recording:
         layer = args[0] if args and isinstance(args[0], Layer) else None
         given = args[1:2] if one.kind == "backward" else args  # behind dy comes `saved`, which forward has shown
         node = Node(one, layer, arrays(given))
+        if one.kind == "op":
+            called = list(zip(inspect.signature(args[0].reference).parameters, args[1:], strict=False))
+            node.names = [name for name, value in called if is_array(value)]
+            node.inputs = arrays([value for _, value in called if is_array(value)])
         if one.kind == "forward" and layer is not None:
             node.values = {id(p): copied(p.values) for p in layer.parameters()}
         self._stack[-1].children.append(node)

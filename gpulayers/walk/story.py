@@ -1,7 +1,8 @@
 """One training step as a story: what went in, forward, loss, backward with finite differences, update.
 
 The step is a step like any other (`model.forward`, `cross_entropy`, `model.backward`, `optimizer.step`), listened to
-from outside; nothing is computed for the telling but the finite differences.
+from outside; nothing is computed for the telling but the finite differences, the softmax in the loss, and Adam's m_hat
+and v_hat.
 """
 
 import copy
@@ -17,12 +18,13 @@ from gpulayers.backend import to_device, to_numpy
 from gpulayers.gradcheck import numerical_gradient
 from gpulayers.layers.layer import Layer
 from gpulayers.ops.cross_entropy import cross_entropy
+from gpulayers.ops.softmax import softmax
 from gpulayers.optim import SGD, Adam, Optimizer
 from gpulayers.profiling.ranges import Ranges
 from gpulayers.step import Train
 from gpulayers.verify import tolerances
 from gpulayers.walk.examples import Example
-from gpulayers.walk.formulas import OPS, Formula, Names, formula_of, names_of
+from gpulayers.walk.formulas import OPS, Formula, Names, OpFormula, formula_of, names_of
 from gpulayers.walk.record import Node, Recording
 
 Named = tuple[str, np.ndarray]
@@ -220,9 +222,10 @@ def _loss(node: Node, targets: np.ndarray, loss: float) -> Entry:
     return Entry(
         "cross_entropy",
         "gpulayers/ops/cross_entropy.py",
-        (OPS["cross_entropy"],),
+        (OPS["cross_entropy"].formula,),
         (
             ("logits", node.inputs[0]),
+            ("p", softmax.reference(node.inputs[0])),
             ("targets", targets),
             ("loss of each row", losses),
             ("loss", np.asarray(loss)),
@@ -232,10 +235,13 @@ def _loss(node: Node, targets: np.ndarray, loss: float) -> Entry:
 
 
 def _op(node: Node, depth: int) -> Entry:
-    """An op that a layer called between its sub-layers."""
-    formulas = (OPS[node.one.name],) if node.one.name in OPS else ()
-    arrays = _numbered("in", node.inputs) + _numbered("out", node.outputs)
-    return Entry(node.one.text, formulas=formulas, arrays=tuple(arrays), depth=depth)
+    """An op that a layer called between its sub-layers. An array that it got to write a result into is no input."""
+    known = OPS.get(node.one.name, OpFormula())
+    inputs = [named for named in zip(node.names, node.inputs, strict=True) if named[0] not in known.outputs]
+    whole = len(node.outputs) == len(known.outputs)
+    outputs = list(zip(known.outputs, node.outputs, strict=True)) if whole else _numbered("result", node.outputs)
+    formulas = (known.formula,) if known.formula else ()
+    return Entry(node.one.text, formulas=formulas, arrays=(*inputs, *outputs), depth=depth)
 
 
 def _idle(node: Node) -> bool:

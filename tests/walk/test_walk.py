@@ -66,6 +66,35 @@ def test_the_numbers_are_those_of_the_equations():
     np.testing.assert_allclose(found["dW1"].backward, forward["h1"].T @ backward["dlogits"])
 
 
+def test_ops_between_layers_have_formulas_and_named_arrays():
+    for model in EXAMPLES:
+        for activation in ("none", "tanh") if model == "feedforward" else ("none",):
+            for entry in entries(story_of(model, activation=activation)):
+                assert not entry.title.startswith("op ") or entry.formulas, (model, entry.title)
+                names = [name for name, _ in entry.arrays]
+                assert len(set(names)) == len(names), (model, entry.title)
+                assert not [name for name in names if name.startswith("result")], (model, entry.title)
+
+
+def test_attention_from_the_numbers_shown():
+    told = {entry.title: dict(entry.arrays) for entry in entries(story_of("gpt"))}
+    a, back = told["op attention"], told["op attention_backward"]
+    weights = a["weights"] * a["inverse"][..., None]
+    np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-6)
+    heads = np.swapaxes(weights @ a["v"].swapaxes(1, 2), 1, 2)
+    np.testing.assert_allclose(a["out"], heads, rtol=1e-5, atol=1e-8)
+    dv = np.swapaxes(weights.swapaxes(2, 3) @ back["dout"].swapaxes(1, 2), 1, 2)
+    np.testing.assert_allclose(back["dv"], dv, rtol=1e-4, atol=1e-8)
+    assert list(back) == ["dout", "q", "k", "v", "out", "weights", "inverse", "dq", "dk", "dv"]
+
+
+def test_the_loss_from_the_numbers_shown():
+    a = dict(story_of(dtype="float64").chapters[2].entries[0].arrays)
+    np.testing.assert_allclose(a["p"].sum(axis=1), 1)
+    np.testing.assert_allclose(a["loss of each row"], -np.log(a["p"][range(3), a["targets"]]))
+    np.testing.assert_allclose(a["dlogits"], (a["p"] - np.eye(5)[a["targets"]]) / 3)
+
+
 @pytest.mark.parametrize("step", [1, 3])
 def test_adam_from_the_numbers_shown(step):
     story = story_of(step=step, dtype="float64")
