@@ -27,6 +27,7 @@ MAPS = {  # file -> (field of the ledger, words, lowest and highest colour, colo
     "dead": ("dead", "share of dead units, or of values bent flat if that is more", 0, 1, "magma"),
     "updates": ("update", "update over weight, power of ten", -6, 0, "viridis"),
 }
+FEW = 10  # rows
 SICK, NOT_DONE = "#d62728", "#f2f2f2"
 
 
@@ -79,7 +80,7 @@ def plot_losses(results: Results, path: Path) -> None:
         words = f"{loss}\n{result['sick']['kind'] if result['sick'] else ''}".strip()
         axes.text(column, row, words, ha="center", va="center", fontsize=7, color="white" if dark else "black")
     grid.label(axes, 1, 1)
-    figure.colorbar(image, label="loss at the end (red: more, or stopped), nats", extend="max", shrink=0.6)
+    _colourbar(figure, grid, image, "loss at the end, nats\n(red: more, or stopped)")
     save_png(figure, path)
 
 
@@ -99,7 +100,7 @@ def plot_map(results: Results, path: Path, name: str) -> None:
         np.ma.masked_invalid(canvas), cmap=_colours(colours), vmin=low, vmax=high, aspect="auto", interpolation="none"
     )
     grid.label(axes, height, width)
-    figure.colorbar(image, label=f"{words} (red: more, or not finite)", extend="max", shrink=0.6)
+    _colourbar(figure, grid, image, f"{words}\n(red: more, or not finite)")
     save_png(figure, path)
 
 
@@ -123,8 +124,16 @@ def _value(row: Row, field: str) -> float:
 
 def _figure(grid: Grid, width: float, height: float) -> "tuple[Figure, Axes]":
     """For cells that are so large, in inches."""
-    figure = new_figure(2.6 + width * len(grid.columns), 1.2 + height * len(grid.rows), dpi=120)
+    above = 1.2 if len(grid.rows) > FEW else 2.2
+    figure = new_figure(max(5.5, 2.6 + width * len(grid.columns)), above + height * len(grid.rows), dpi=120)
     return figure, figure.subplots()
+
+
+def _colourbar(figure: "Figure", grid: Grid, image: Any, words: str) -> None:
+    """Below a grid of few rows, beside which its words have no room."""
+    few = len(grid.rows) <= FEW
+    bar = figure.colorbar(image, extend="max", **({"location": "bottom", "aspect": 40} if few else {"shrink": 0.6}))
+    bar.set_label(words if few else words.replace("\n", " "))
 
 
 def _colours(name: str) -> Any:
