@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import gpulayers
+import gpulayers as gl
 from gpulayers.layers import GRU, LSTM, RNN
 from gpulayers.models.gpt import GPT, GPTConfig
 from gpulayers.optim import SGD, AdamW
@@ -15,7 +15,7 @@ from gpulayers.step import Train
 from gpulayers.training.loop import train_step
 from gpulayers.training.tasks import Part
 
-PACKAGE = str(Path(gpulayers.__file__).parent)
+PACKAGE = str(Path(gl.__file__).parent)
 # The norm of a gradient is float64 by design: one number for each piece of memory, and rows at the end of one.
 BY_DESIGN = ("sum_of_squares.py", "update_control.py", "optimizer.py")
 FEW = 8  # a handful of numbers is no array of the step's size
@@ -75,3 +75,24 @@ def test_the_watch_sees_float64(rng):
         step(model, AdamW(model), rng)
     for file in ("linear.py", "attention.py", "layernorm.py", "cross_entropy.py", "adam.py"):
         assert any(found.startswith(file) for found in watch.found), file
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_losses(reduction, rng):
+    x, target, row = (rng.uniform(0.1, 0.9, shape).astype(np.float32) for shape in ((40, 5), (40, 5), (5,)))
+    ids, signs = rng.integers(0, 5, 40), rng.choice([-1, 1], 40)
+    options = {"reduction": reduction, "scale": np.array(2, np.float32)}
+    weighted = {**options, "weight": row}
+    with Watch() as watch:
+        for targets in (ids, target):
+            gl.cross_entropy(x, targets, label_smoothing=0.1, z_loss=0.1, softcap=5.0, **weighted)
+        gl.nll_loss(x, ids, **weighted)
+        gl.binary_cross_entropy_with_logits(x, target, pos_weight=row, **weighted)
+        for loss in (gl.mse_loss, gl.l1_loss, gl.huber_loss, gl.binary_cross_entropy):
+            loss(x, target, **weighted)
+        gl.smooth_l1_loss(x, target, **options)
+        for log_target in (False, True):
+            gl.kl_div(x, target, log_target=log_target, **options)
+        gl.hinge_embedding_loss(x, np.broadcast_to(signs[:, None], x.shape), **options)
+        gl.cosine_embedding_loss(x, target, signs, **options)
+    assert not watch.found

@@ -71,9 +71,10 @@ def _reference(
     t = target.astype(dtype)[:, None]
     excess, bad, nan = cos - margin, (t != 1) & (t != -1), xp.isnan(t)
     losses = xp.where(t == 1, 1 - cos, xp.where(excess < 0, 0, excess))
-    slopes = xp.where(t == 1, -1, xp.where(excess < 0, 0, 1)) * factor
-    slopes = xp.where(nan, np.nan, slopes if scale is None else slopes * scale).astype(dtype)
-    losses = xp.where(bad, np.nan, losses).astype(dtype)
+    ones = xp.ones_like(cos)  # a choice of two Python numbers would be float64
+    slopes = xp.where(t == 1, -ones, xp.where(excess < 0, 0, ones)) * factor
+    slopes = xp.where(nan, np.nan, slopes if scale is None else slopes * scale)
+    losses = xp.where(bad, np.nan, losses)
     dx1 = slopes * (b / (n1 * n2) - cos * a / (n1 * n1))
     dx2 = slopes * (a / (n1 * n2) - cos * b / (n2 * n2))
     dx1, dx2 = (xp.where(bad & ~nan, 0, dx).astype(x1.dtype) for dx in (dx1, dx2))

@@ -78,12 +78,12 @@ def _reference(x: Array, targets: Array, weight: Array, scale: Array, ignore_ind
     ignored, dx = targets == ignore_index, zeros(x.shape, x.dtype, like=x)
     counted = (targets >= 0) & (targets < cols) & ~ignored
     if cols == 0:
-        return xp.where(ignored, 0, np.nan).astype(dtype), dx
+        return xp.where(ignored, zeros(rows, dtype, like=x), np.nan), dx
     ids, row = xp.where(counted, targets, 0), xp.arange(rows)
-    w = xp.where(counted, 1 if weight is None else weight[ids], 0).astype(dtype)
+    w = counted.astype(dtype) if weight is None else xp.where(counted, weight[ids], 0)
     losses = xp.where(w == 0, 0, -w * x[row, ids].astype(dtype))  # 0 log 0 = 0
     dx[row, ids] = (-w if scale is None else -w * scale).astype(x.dtype)
-    return xp.where(counted | ignored, losses, np.nan).astype(dtype), dx
+    return xp.where(counted | ignored, losses, np.nan), dx
 
 
 def _cuda(x: Array, targets: Array, weight: Array, scale: Array, ignore_index: int) -> tuple[Array, Array]:

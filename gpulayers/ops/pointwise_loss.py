@@ -89,9 +89,9 @@ def _bce_logits(xp: Any, x: Array, t: Array, p: float, q: Array) -> tuple[Array,
 
 
 def _hinge(xp: Any, x: Array, t: Array, p: float, q: Array) -> tuple[Array, Array]:
-    gap, similar = p - x, t == 1
+    gap, similar, ones = p - x, t == 1, xp.ones_like(x)  # a choice of two Python numbers would be float64 beside x
     losses = xp.where(similar, x, xp.where(gap < 0, 0, gap))
-    slopes = xp.where(xp.isnan(x), x, xp.where(similar, 1, xp.where(gap < 0, 0, -1)))
+    slopes = xp.where(xp.isnan(x), x, xp.where(similar, ones, xp.where(gap < 0, 0, -ones)))
     losses, slopes = xp.where(xp.isnan(t), t, losses), xp.where(xp.isnan(t), t, slopes)
     return _without(xp, (t != 1) & (t != -1) & ~xp.isnan(t), losses, slopes)
 

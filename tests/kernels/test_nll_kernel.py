@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from devices import Exact, check_kernel, in_storage, on_devices
+from devices import Exact, check_kernel, in_storage, on_devices, only_block
 
 import gpulayers as gl
 from gpulayers.cuda import check_errors
@@ -49,3 +49,17 @@ def test_the_whole_call(device, reduction, rng):
         for a, b in zip(found, wanted, strict=True):
             assert a.dtype == b.dtype
             assert a.get() == pytest.approx(b, rel=1e-6)
+
+
+def test_beyond_32_bits(monkeypatch):
+    """70,000 x 32,000: only the last block is run; its offsets would wrap in 32 bits."""
+    rows, cols = 70_000, 32_000
+    cp = gl.use("emulated")
+    x = cp.zeros((rows, cols), np.float16)  # pages that nobody touches cost nothing
+    x[-1, -1] = -2
+    targets = cp.zeros(rows, np.int64)
+    targets[-1] = cols - 1
+    only_block(monkeypatch, rows * cols // (256 * 8) - 1)
+    losses, dx = nll(x, targets, None, None, IGNORE)
+    assert losses[-1:].get() == 2
+    assert dx[-1, -2:].get().tolist() == [0, -1]
