@@ -15,9 +15,11 @@ from contextlib import ExitStack
 from typing import Any
 
 from bench import gpu, machine
-from bench.cases import CASES
+from bench.all_cases import CASES
+from bench.plot import plot_ratios
 from bench.rounds import Entry, Protocol, Timing, ratio, run_rounds
 from bench.table import table, write_json
+from bench.target_cases import TargetCase
 from bench.worker import Worker
 
 HOST_BODIES = ("reference", "cpu")
@@ -49,6 +51,8 @@ def main(arguments: list[str] | None = None) -> None:
             rows += found
     result = {"bench": "ops", "machine": described, "blas_flops_per_second": flops_rate, "rows": rows}
     write_json(options.json, result)
+    if options.plot:
+        plot_ratios(result, options.plot)
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
@@ -60,6 +64,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("ops", nargs="*", metavar="OP", help=f"of {', '.join(CASES)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="2 rounds of 50 ms in place of 7 of 200 ms")
     parser.add_argument("--json", metavar="FILE", help="write everything measured to FILE")
+    parser.add_argument("--plot", metavar="FILE", help="write a bar chart of the ratios to PyTorch, PNG")
     parser.add_argument("--threads", type=int, default=machine.cores(), help="threads of BLAS and PyTorch (all cores)")
     parser.add_argument(
         "--clock",
@@ -82,7 +87,8 @@ def _measure(
 ) -> list[dict[str, Any]]:
     """One row for each body of the op, and one for PyTorch."""
     facts, entries = _load(case, workers, options.threads)
-    nbytes, flops = facts["reference"]["bytes"], facts["reference"]["flops"]
+    first = next(iter(facts.values()))
+    nbytes, flops = first["bytes"], first["flops"]
     choice = {"nbytes": nbytes, "seconds": 0.05, "clock": options.clock}
     copy = workers["gpulayers"].ask("call", function="bench.machine:copy_bandwidth", options=choice)
     timings = dict(zip(facts, run_rounds(entries, options.protocol), strict=True))
@@ -102,10 +108,8 @@ def _measure(
 
 def _load(case: str, workers: dict[str, Worker], threads: int) -> tuple[dict[str, dict[str, Any]], list[Entry]]:
     facts, entries = {}, []
-    for body in HOST_BODIES:
-        if body not in CASES[case].op.bodies:
-            continue
-        options = {"case": case, "body": body}
+    for body in bodies(case, threads):
+        options = {"case": case, "body": body, "threads": threads}
         facts[body] = workers["gpulayers"].ask("load", name=body, factory="bench.ops_ours:make", options=options)
         entries.append(Entry(workers["gpulayers"], body))
     if "torch" in workers and CASES[case].peer:
@@ -115,11 +119,22 @@ def _load(case: str, workers: dict[str, Worker], threads: int) -> tuple[dict[str
     return facts, entries
 
 
+def bodies(case: str, threads: int) -> list[str]:
+    """What is timed. Of a case with targets the reference is not: it is there to check, and takes minutes."""
+    chosen = CASES[case]
+    if isinstance(chosen, TargetCase):
+        return ["cpu", "threads"] if chosen.threaded and threads > 1 else ["cpu"]
+    return [body for body in HOST_BODIES if body in chosen.op.bodies]
+
+
 def _row(
     shared: dict[str, Any], body: str, timing: Timing, peer: Timing | None, least: float, error: float
 ) -> dict[str, Any]:
     if timing.best < least:
         raise SystemExit(f"{shared['case']}, {body}: {timing.best:.3g} s is impossible, its floor is {least:.3g} s")
+    found = ratio(timing, peer) if peer and body != "torch" else None
+    case = CASES[shared["case"]]
+    aim = dict(case.aims).get(body) if isinstance(case, TargetCase) else None
     return {
         **shared,
         "body": body,
@@ -127,13 +142,15 @@ def _row(
         "round_seconds": timing.rounds,
         "dropped_windows": len(timing.disturbed),
         "share_of_floor": shared["floor_seconds"] / timing.seconds,
-        "ratio_to_torch": ratio(timing, peer) if peer and body != "torch" else None,
+        "ratio_to_torch": found,
+        "target": aim,
+        "met": None if aim is None or found is None else found["median"] <= aim,
         "error": error,
     }
 
 
-HEAD = ["op", "body", "ms", "MB", "GB/s", "copy GB/s", "GFLOP/s", "of floor", "/ torch", "range", "error"]
-WIDTHS = [26, 9, 8, 6, 6, 9, 7, 8, 7, 11, 7]
+HEAD = ["op", "body", "ms", "MB", "GB/s", "copy GB/s", "GFLOP/s", "of floor", "/ torch", "range", "error", "target"]
+WIDTHS = [28, 9, 8, 6, 6, 9, 7, 8, 7, 11, 7, 12]
 
 
 def _print(rows: list[dict[str, Any]], first: bool) -> None:
@@ -154,8 +171,15 @@ def _print(rows: list[dict[str, Any]], first: bool) -> None:
             f"{row['share_of_floor']:.0%}",
             *ratio_cells,
             f"{row['error']:.0e}",
+            _target(row),
         ])  # fmt: skip
     print(table(HEAD, cells, WIDTHS, headed=first), flush=True)
+
+
+def _target(row: dict[str, Any]) -> str:
+    if row["target"] is None:
+        return ""
+    return f"{row['target']:.2f} {({True: 'met', False: 'NOT', None: '?'})[row['met']]}"
 
 
 if __name__ == "__main__":

@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from bench.cases import CASES, Case
+from bench.all_cases import CASES
+from bench.cases import Case
+from bench.target_cases import TargetCase
 
 TOLERANCE = 1e-5  # of float32 against the float64 reference, relative to the largest magnitude of each result
 
@@ -33,8 +35,13 @@ class Call:
         self.function(*self.arguments)
 
 
-def make(case: str, body: str) -> Call:
+def make(case: str, body: str, threads: int = 1) -> Call:
+    """body: of the op, or "threads", of a case that has it."""
     chosen = CASES[case]
+    if body == "threads":
+        assert isinstance(chosen, TargetCase)
+        assert chosen.threaded
+        return Call(chosen, chosen.threaded(threads), chosen.written)
     return Call(chosen, chosen.op.bodies[body], chosen.written)
 
 
@@ -46,6 +53,8 @@ def exact_results(case: Case) -> tuple[Any, ...]:
 def results(function: Any, arguments: tuple[Any, ...], written: tuple[int, ...]) -> tuple[Any, ...]:
     """What the call computes: what it returns, then the arguments that it writes."""
     returned = function(*arguments)
+    if isinstance(returned, list):  # the parts of several threads
+        returned = tuple(np.concatenate(part) for part in zip(*returned, strict=True))
     returned = returned if isinstance(returned, tuple) else () if returned is None else (returned,)
     return *returned, *(arguments[i] for i in written)
 

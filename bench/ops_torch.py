@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.cases import CASES, Case
+from bench.all_cases import CASES
+from bench.cases import Case
 from bench.ops_ours import Call
 
 

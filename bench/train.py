@@ -16,9 +16,9 @@ from bench import gpu_train, machine
 from bench.gpt_case import CHECKED
 from bench.gpu import backend_option, take_backend
 from bench.model_cases import CASES, TITLES, UNITS, ModelCase, targets
+from bench.plot import plot_variants
 from bench.rounds import DISTURBED, Entry, Protocol, Timing, ratio, run_rounds
 from bench.table import bar, table, write_json
-from bench.train_plot import plot
 from bench.worker import Worker
 
 TOLERANCE = 2e-5  # relative, of each checked loss against float64
@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
     _print(result)
     write_json(options.json, result)
     if options.plot:
-        plot(result, options.plot)
+        plot_variants(result, options.plot)
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:

@@ -16,7 +16,21 @@ from gpulayers.ops.op import Op
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))  # bench is not installed; it is run from the repository
 
-from bench import cases, compare, machine, model_cases, model_ours, ops_ours, rounds, train, worker  # noqa: E402 after the path
+from bench import (  # noqa: E402 after the path
+    all_cases,
+    cases,
+    compare,
+    machine,
+    model_cases,
+    model_ours,
+    ops,
+    ops_ours,
+    plot,
+    rounds,
+    target_cases,
+    train,
+    worker,
+)
 
 
 def run(*arguments):
@@ -53,8 +67,8 @@ def test_every_op_has_a_case():
     found = set()
     for module in pkgutil.iter_modules(gpulayers.ops.__path__, "gpulayers.ops."):
         found |= {value.name for value in vars(importlib.import_module(module.name)).values() if isinstance(value, Op)}
-    missing = found - {case.op.name for case in cases.CASES.values()}
-    assert not missing, f"bench/cases.py has no case for {sorted(missing)}"
+    missing = found - {case.op.name for case in all_cases.CASES.values()}
+    assert not missing, f"bench/ has no case for {sorted(missing)}"
 
 
 def test_a_wrong_body_is_not_timed():
@@ -159,3 +173,31 @@ def test_peak_memory_starts_again():
     del large
     machine.reset_peak_memory()
     assert machine.memory("VmHWM") < before + (1 << 24)
+
+
+def test_threads_of_a_case_give_the_results_of_one(monkeypatch):
+    case = target_cases.CASES["attention both"]
+    assert case.threaded
+    found = ops_ours.Call(case, case.threaded(3), case.written).facts  # is compared with float64
+    assert found["error"] < 1e-5
+
+
+def test_adam_of_a_case_is_a_step_of_the_optimizer(monkeypatch):
+    monkeypatch.setattr(target_cases, "TENSORS", 2)
+    monkeypatch.setattr(target_cases, "EACH", 64)
+    case = target_cases.CASES["adam 20 tensors"]
+    assert ops_ours.Call(case, target_cases.adam_on(2), ()).facts["error"] < 1e-6
+
+
+def test_a_case_with_targets_times_its_threads():
+    assert ops.bodies("attention both", 2) == ["cpu", "threads"]
+    assert ops.bodies("attention both", 1) == ["cpu"]
+    assert ops.bodies("layernorm both", 2) == ["cpu"]
+    assert ops.bodies("layernorm", 2) == ["reference", "cpu"]
+
+
+def test_the_chart_of_ratios(tmp_path):
+    row = {"case": "a", "body": "cpu", "ratio_to_torch": {"median": 0.5}, "target": 0.8}
+    rows = [row, row | {"body": "threads", "ratio_to_torch": {"median": 0.3}}, row | {"ratio_to_torch": None}]
+    plot.plot_ratios({"rows": rows, "machine": {"cpu": "c", "threads": 2}}, str(tmp_path / "a.png"))
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
