@@ -9,8 +9,9 @@ who is ready first: they are those of `--accumulate` with as many parts on one t
 has one contribution a pass. One that is used twice, a tied table say, is summed in another order and differs in
 rounding: there ((a1 + a2) + b1) + b2, here (a1 + a2) + (b1 + b2).
 
-A thread that runs NumPy holds Python's lock between its calls, not in them. Whether two get in each other's way is
-therefore a matter of how long the calls are: `threads_for` has the measured rule.
+A thread that runs NumPy holds Python's lock between its calls, not in them, so the threads are in each other's way only
+where the calls are short. BLAS's own threads share out the products alone, meet at the end of each, and spin while they
+wait. `threads_for` says which of the two a run takes.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -160,14 +161,16 @@ def cut(part: Part, count: int) -> list[Part]:
 
 
 def threads_for(model: Layer, training: Any) -> int:
-    """How many threads a step runs its pieces on; 1: all in one piece, and BLAS has the threads.
+    """How many threads a step runs its pieces on; 1: each part is one piece, and BLAS has the threads.
 
-    Settings and model decide, never the clock, so a resumed run computes what it would have. Pieces take turns where
-    a batch has fewer samples than threads, on a GPU, and with BatchNorm, whose statistics are those of a piece.
+    All of them where each gets a sample or more: `batch // accumulate >= threads`. Not on a GPU; not with BatchNorm,
+    whose statistics would be those of a piece. Settings and model decide, never the clock, so that a resumed run
+    computes what it would have computed. bench/README.md has what it gains.
     """
-    together = training.backend != "numpy" or training.batch // training.accumulate < training.threads
-    statistics = any(isinstance(layer, BatchNorm) for _, layer in (("", model), *model.named_layers()))
-    return 1 if together or statistics else training.threads
+    layers = (layer for _, layer in (("", model), *model.named_layers()))
+    if training.backend != "numpy" or any(isinstance(layer, BatchNorm) for layer in layers):
+        return 1
+    return training.threads if training.batch // training.accumulate >= training.threads else 1
 
 
 @contextmanager

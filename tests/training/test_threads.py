@@ -307,8 +307,10 @@ def test_threads_for():
     def options(**changes):
         return TrainingOptions(**{"threads": 2, "batch": 8, **changes}).complete()
 
+    assert threads_for(untied(), options()) == 2
+    assert threads_for(untied(), options(batch=8, threads=8)) == 8
+    assert threads_for(untied(), options(batch=8, threads=9)) == 1
     assert threads_for(untied(), options(threads=1)) == 1
-    assert threads_for(untied(), options(batch=1)) == 1
     assert threads_for(untied(), options(batch=4, accumulate=4)) == 1
     assert threads_for(untied(), options(backend="emulated")) == 1
     assert threads_for(Sequential(Linear(2, 2), BatchNorm(2)), options()) == 1
