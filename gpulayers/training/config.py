@@ -93,7 +93,11 @@ class TrainingOptions(Options):
         choices=("numpy", "cupy", "emulated"),
     )
     threads: int | None = option(
-        None, "CPU threads for matrix products", at_least=1, at_most=4096, default_text="all cores"
+        None,
+        "CPU threads, each with its piece of the batch where that has as many samples, or all for matrix products",
+        at_least=1,
+        at_most=4096,
+        default_text="all cores",
     )
     eval_every: int = option(300, "steps between measurements on the validation part; 0: only at the end", at_least=0)
     sample_every: int = option(300, "steps between samples; 0: none", at_least=0)

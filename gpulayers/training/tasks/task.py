@@ -29,7 +29,8 @@ Figures = dict[str, float]
 
 class Part(NamedTuple):
     """A micro-batch, on the device. targets: integers, the shape of the logits but for the last axis, -100 (IGNORE)
-    where nothing is scored. first_sample: index of its first sample in the whole batch, for dropout."""
+    where nothing is scored. first_sample: index of its first sample in the whole batch, for dropout. The first axis of
+    every array counts the samples: threads cut a part along it."""
 
     first_sample: int
     inputs: tuple[Array, ...]
