@@ -7,6 +7,7 @@ launches no kernel of ours (a matrix product, array code) is timed as a whole.
 A GPU that waits for the host between two events adds the wait: below some 10 us a row says "at most".
 """
 
+import threading
 import time
 from typing import Any
 
@@ -19,7 +20,7 @@ MOST_PENDING = 4096  # pairs of events between two waits
 
 
 class Events:
-    """Recorder for the device of the array `like`. From one thread only, as kernels are launched.
+    """Recorder for the device of the array `like`. On a GPU from one thread only, as kernels are launched.
 
     On the emulated device launches and bytes are counted, and nothing is timed: its seconds are the emulator's.
     On NumPy the ops are timed by the clock.
@@ -31,38 +32,44 @@ class Events:
         self._like = like
         self._clock = _clock(like)
         self._rows: dict[Key, Row] = {}
-        self._ranges: list[Range] = []
-        self._begun: list[tuple[int, Any, Work]] = []  # calls counted before, event, work
+        self._threads = _OfThread()
+        self._first = self._threads.ranges  # of the thread that records: what others do outside any layer, it waits for
+        self._seen: set[int] = set()  # threads that have counted
+        self._lock = threading.Lock()  # of the rows, and of what is pending
         self._pending: list[tuple[Row, Any, Any]] = []
-        self._counted = 0
 
     def push(self, one: Range, args: tuple[Any, ...]) -> None:
-        self._ranges.append(one)
+        self._threads.ranges.append(one)
         if one.kind in ("op", "loss", "launch"):
             work = work_of(one.name, args) if one.kind == "launch" else _work_of_op(one.name, args)
-            self._begun.append((self._counted, self._clock.now(), work))
+            self._threads.begun.append((self._threads.counted, self._clock.now(), work))
 
     def pop(self, result: Any = None) -> None:
-        one = self._ranges[-1]
+        mine = self._threads
+        one = mine.ranges[-1]
         if one.kind in ("op", "loss", "launch"):
             end = self._clock.now()  # before the book-keeping
-            before, start, work = self._begun.pop()
+            before, start, work = mine.begun.pop()
             if one.kind == "launch":
                 self._count(one.name, work, (start, end))
-            elif self._counted == before:  # nothing inside has been counted
+            elif mine.counted == before:  # nothing inside has been counted
                 results = result if isinstance(result, tuple) else (result,)
                 self._count(one.text, work._replace(bytes=work.bytes + bytes_of(*results)), (start, end))
-        self._ranges.pop()
+        mine.ranges.pop()
         self.steps += one.kind == "step"
 
     def _count(self, kernel: str, work: Work, times: tuple[Any, Any]) -> None:
-        self._counted += 1
-        row = self._rows.setdefault(Key(*place(self._ranges), kernel), Row())
-        row.add(None, work.bytes, work.operations or None)
-        if self.device != "emulated":
-            self._pending.append((row, *times))
-            if len(self._pending) >= MOST_PENDING:
-                self._resolve()
+        self._threads.counted += 1
+        where = place(self._threads.ranges)
+        key = Key(*(where if any(where) else place(self._first)), kernel)
+        with self._lock:
+            self._seen.add(threading.get_ident())
+            row = self._rows.setdefault(key, Row())
+            row.add(None, work.bytes, work.operations or None)
+            if self.device != "emulated":
+                self._pending.append((row, *times))
+                if len(self._pending) >= MOST_PENDING:
+                    self._resolve()
 
     def _resolve(self) -> None:
         self._clock.wait()
@@ -75,7 +82,17 @@ class Events:
         self._resolve()
         if self.device == "emulated":
             return Profile(self._rows, self.steps, notes=("the emulated device counts; it has no times of a GPU",))
-        return Profile(self._rows, self.steps, copy_bandwidth(self._like), "a copy measured in this run")
+        notes = ("several threads at once: launches and ms are their sum",) if len(self._seen) > 1 else ()
+        return Profile(self._rows, self.steps, copy_bandwidth(self._like), "a copy measured in this run", notes)
+
+
+class _OfThread(threading.local):
+    """ranges: those that are open. begun: of open calls, (calls counted before, event, work). counted: calls."""
+
+    def __init__(self) -> None:
+        self.ranges: list[Range] = []
+        self.begun: list[tuple[int, Any, Work]] = []
+        self.counted = 0
 
 
 def _work_of_op(name: str, args: tuple[Any, ...]) -> Work:

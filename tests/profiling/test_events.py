@@ -1,10 +1,12 @@
+import threading
+
 import numpy as np
 import pytest
 
 import gpulayers as gl
 from gpulayers.cuda import WORK, Work, work_of
 from gpulayers.profiling.events import Events, copy_bandwidth
-from gpulayers.profiling.ranges import Ranges
+from gpulayers.profiling.ranges import Range, Ranges, named
 from gpulayers.profiling.table import Key, Profile, Row, merged, table
 
 
@@ -30,6 +32,38 @@ def test_ops_on_numpy(run, monkeypatch):
     text = table(profile)
     assert "blocks.*.ln_1" in text
     assert "5 GB/s, a copy measured in this run" in text
+
+
+def test_threads_at_once_keep_their_ranges_apart(monkeypatch):
+    monkeypatch.setattr("gpulayers.profiling.events.copy_bandwidth", lambda like: 5e9)
+    events, both = Events(np.zeros(1, np.float32)), threading.Barrier(2, timeout=60)
+
+    def work(layer):
+        for _ in range(50):
+            both.wait()
+            events.push(Range.of_layer(layer, "Linear", "forward"), ())
+            events.push(named("op", "sum_rows"), (None, np.zeros(4, np.float32)))
+            both.wait()
+            events.pop()
+            events.pop()
+        if layer == "second":  # the optimizer's threads have no ranges of their own
+            events.push(named("op", "adam"), (None, np.zeros(4, np.float32)))
+            events.pop()
+
+    events.push(named("optimizer"), ())
+    threads = [threading.Thread(target=work, args=(layer,)) for layer in ("first", "second")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    events.pop()
+    profile = events.profile()
+    assert {key: row.launches for key, row in profile.rows.items()} == {
+        Key("first", "forward", "op sum_rows"): 50,
+        Key("second", "forward", "op sum_rows"): 50,
+        Key("optimizer", "", "op adam"): 1,
+    }
+    assert "several threads at once: launches and ms are their sum" in table(profile)
 
 
 def test_launches_on_emulated_have_bytes_and_no_times(run_on):
