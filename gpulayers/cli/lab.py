@@ -1,7 +1,9 @@
 """`gpulayers lab`: what makes a deep network sick, and what cures it."""
 
 import argparse
+import shutil
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from tqdm import tqdm
@@ -48,11 +50,19 @@ def run(namespace: argparse.Namespace) -> int:
         if refused:
             raise UsageError(f"--resume takes no other option, not {', '.join(refused)}")
         study = resume(namespace.resume)
+    total, done, begun = len(study.cells), len(study.results), []
+
+    def begin() -> None:
+        say(f"lab folder {study.folder}: {total - done} of {total} combinations to train")
+        begun.append(True)
+
     try:
-        train(study)
-    except BaseException:
-        done = f"{len(study.results)} of {len(study.cells)} combinations are done"
-        say(f"{done}; gpulayers lab --resume {study.folder} goes on")
+        train(study, begin)
+    except BaseException as error:
+        if namespace.resume is None and not study.results and isinstance(error, Exception):
+            shutil.rmtree(study.folder, ignore_errors=True)  # no memory, no disk: there is nothing to go on with
+        elif begun:
+            say(f"{len(study.results)} of {total} combinations are done; gpulayers lab --resume {study.folder} goes on")
         raise
     study.finish()
     print(table(study.results))
@@ -60,12 +70,11 @@ def run(namespace: argparse.Namespace) -> int:
     return 0
 
 
-def train(study: Study) -> None:
+def train(study: Study, begun: Callable[[], object]) -> None:
     """Everything that is left, with a bar on a terminal, and a line for each combination elsewhere."""
     total, done = len(study.cells), len(study.results)
-    say(f"lab folder {study.folder}: {total - done} of {total} combinations to train")
     with tqdm(total=total, initial=done, unit="run", disable=not sys.stderr.isatty(), dynamic_ncols=True) as bar:
-        for cell, result in study.run():
+        for cell, result in study.run(begun):
             bar.set_description_str(str(cell), refresh=False)
             bar.update()
             if bar.disable:

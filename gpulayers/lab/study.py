@@ -6,6 +6,7 @@ line and ends with the same lab.json, byte for byte: nothing in it depends on th
 """
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from gpulayers.training.options import ConfigError, as_table, with_table
 from gpulayers.training.run import make_folder, new_folder
 
 SETTINGS, LINES, RESULTS = "lab.toml", "lab.jsonl", "lab.json"
+RESULT = {"first", "loss", "stopped", "sick", "well", "health"}  # of a combination, see `run_cell`
 HEAD = "# The settings of this lab; gpulayers lab --resume goes by them.\n\n"
 
 
@@ -35,17 +37,22 @@ class Study:
         path = folder / LINES
         self.results: list[dict[str, Any]] = read_metrics(path) if path.exists() else []
         wanted = [list(cell) for cell in self.cells[: len(self.results)]]
-        if [result.get("cell") for result in self.results] != wanted:
+        whole = all(result.keys() >= RESULT for result in self.results)
+        if [result.get("cell") for result in self.results] != wanted or not whole:
             raise FileError(f"{path} does not hold the combinations that {folder / SETTINGS} says")
 
-    def run(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
-        """Do what is left; hands out each combination as it is done."""
+    def run(self, begun: Callable[[], object] = lambda: None) -> Iterator[tuple[Cell, dict[str, Any]]]:
+        """Do what is left; hands out each combination as it is done.
+
+        begun: called once nothing stands in the way any more, another process that writes to the folder say.
+        """
         done = len(self.results)
         with (
             only_writer(self.folder),
             threadpool_limits(1, "blas"),  # the matrices are too small to share out
             MetricsFile(self.folder / LINES, resume_at=done) as lines,
         ):
+            begun()
             for number, cell in enumerate(self.cells[done:], done + 1):
                 result = {"step": number, **run_cell(cell, self.options, self.text)}
                 lines.write(result)
@@ -76,7 +83,11 @@ def start(
     text = (make_text or Text)(options)
     path = new_folder("lab") if folder is None else make_folder(Path(folder))
     settings = {"digest": text.digest, "lab": as_table(options)}
-    write_atomically(path / SETTINGS, (HEAD + tomli_w.dumps(settings)).encode())
+    try:
+        write_atomically(path / SETTINGS, (HEAD + tomli_w.dumps(settings)).encode())
+    except BaseException:  # a full disk: without its settings it is no lab, and the folder would stand in the way
+        shutil.rmtree(path, ignore_errors=True)
+        raise
     return Study(path, options, text)
 
 

@@ -14,7 +14,7 @@ from gpulayers.lab.grid import Cell
 from gpulayers.lab.pictures import MAPS, plot_all, values_of
 from gpulayers.lab.study import resume, start
 from gpulayers.lab.table import table
-from gpulayers.storage import FileError
+from gpulayers.storage import FileError, only_writer
 from gpulayers.training.options import ConfigError
 
 TINY = LabOptions(depth=3, width=8, context=3, dim=4, steps=4, batch=8, look_every=2, measure=16)
@@ -153,9 +153,11 @@ def test_what_does_not_fit_is_one_sentence(done, text, tmp_path):
             resume(other, lambda options: text)
     (other / "lab.toml").write_text(settings)
     lines = (done.folder / "lab.jsonl").read_bytes().splitlines(keepends=True)
-    (other / "lab.jsonl").write_bytes(lines[1])
-    with pytest.raises(FileError, match=r"does not hold the combinations that .*lab\.toml says"):
-        resume(other, lambda options: text)
+    less = json.dumps({"step": 1, "cell": json.loads(lines[0])["cell"]}).encode() + b"\n"
+    for line in (lines[1], less):
+        (other / "lab.jsonl").write_bytes(line)
+        with pytest.raises(FileError, match=r"does not hold the combinations that .*lab\.toml says"):
+            resume(other, lambda options: text)
 
 
 def test_table():
@@ -225,6 +227,35 @@ def test_command(done, tmp_path, capsys, monkeypatch):
     assert "2 of 4 combinations to train" in err
     assert "3/4 relu, naive, plain, no clip, no penalty: loss " in err
     assert (folder / "lab.json").read_bytes() == (done.folder / "lab.json").read_bytes()
+
+
+def test_a_lab_that_cannot_begin_leaves_no_folder(text, tmp_path, capsys, monkeypatch):
+    def full(*_):
+        raise FileError("cannot write: No space left on device")
+
+    def no_memory(*_):
+        raise MemoryError("Unable to allocate 728. TiB")
+
+    monkeypatch.setattr(study_module, "run_cell", no_memory)
+    assert main(words(tmp_path / "lab")) == 2
+    error = capsys.readouterr().err
+    assert "not enough memory (Unable to allocate 728. TiB)" in error
+    assert "goes on" not in error
+    monkeypatch.setattr(study_module, "write_atomically", full)
+    with pytest.raises(FileError, match="No space left"):
+        start(FOUR, tmp_path / "lab", lambda options: text)
+    assert not (tmp_path / "lab").exists()
+
+
+def test_a_lab_that_another_process_writes_is_left_alone(text, tmp_path, capsys):
+    folder = tmp_path / "lab"
+    start(FOUR, folder, lambda options: text)
+    with only_writer(folder):
+        assert main(["lab", "--resume", str(folder)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "another process is writing" in error
+    assert (folder / "lab.toml").exists()
 
 
 @pytest.mark.parametrize(
