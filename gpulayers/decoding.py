@@ -68,6 +68,10 @@ def sample_decode(
     temperature: 0 is `greedy_decode`. scores are those of the model, whatever temperature, top_k and top_p cut off.
     Other arguments, and what is raised: as `greedy_decode`.
     """
+    check_number("sample_decode", temperature=temperature)
+    check_integer("sample_decode", seed=seed)
+    if top_p is not None:
+        check_number("sample_decode", top_p=top_p)
     sampling = Sampling(float(temperature), top_k, None if top_p is None else float(top_p), seed).checked()
     if sampling.temperature == 0:
         return greedy_decode(model, source, longest)
@@ -137,7 +141,7 @@ def beam_search(
     """
     longest = _check("beam_search", model, source, longest)
     check_sizes("beam_search", width=width)
-    check_number("beam_search", 0, length_penalty=length_penalty)
+    check_number("beam_search", 0, 10, length_penalty=length_penalty)  # far beyond it every penalty is infinite
     c, count = model.config, len(source)
     penalty = ((5 + np.arange(longest + 1)) / 6) ** length_penalty  # by length
     hypotheses = _Open(np.arange(count), np.zeros((count, 0), np.int64), np.zeros(count))

@@ -58,7 +58,9 @@ class Writing:
         None, "tokens to write, at most", at_least=0, default_text="gpt: 500; seq2seq: the model's longest"
     )
     beam: int = option(1, "seq2seq: sequences that the search keeps; above 1 nothing is drawn", at_least=1)
-    length_penalty: float = option(0.0, "seq2seq: above 0, beam search likes longer sequences better", at_least=0)
+    length_penalty: float = option(
+        0.0, "seq2seq: above 0, beam search likes longer sequences better", at_least=0, at_most=10
+    )
 
 
 class Task:
