@@ -110,6 +110,8 @@ def read_folder(folder: Path, least: int) -> Parts:
         if len(files) < least:
             raise DataError(f"class folder {class_folder} holds one picture, {files[0].name}: {ONE_IS_TOO_FEW}")
         for file in files:
+            if not file.is_file():  # a pipe would keep us waiting for ever
+                raise DataError(f"{file} is no file")
             picture = read_png(file)
             first = first or (file, picture)
             if picture.shape[:2] != first[1].shape[:2]:

@@ -245,3 +245,9 @@ def test_a_class_folder_whose_name_is_no_text(tmp_path):
         pytest.skip("the file system takes text only")
     with pytest.raises(DataError, match="has a name that is not UTF-8 text"):
         load_images(tmp_path)
+
+
+def test_a_pipe_among_the_pictures(folder):
+    os.mkfifo(folder / "cat" / "pipe.png")
+    with pytest.raises(DataError, match=r"pipe\.png is no file"):
+        load_images(folder)
