@@ -16,12 +16,15 @@ from gpulayers.optim import (
     Adamax,
     AdamW,
     NAdam,
+    Plateau,
     RAdam,
     RMSprop,
     Rprop,
+    chained,
     clip_grad_norm,
     clip_grad_value,
     make_schedule,
+    sequence,
 )
 from gpulayers.parameter import Parameter
 
@@ -77,6 +80,30 @@ SCHEDULES = {
     "cosine": make_schedule("cosine", 15, final=0.1),
     "warm cosine": make_schedule("cosine", 15, warmup=5, final=0.1),
     "step": make_schedule("step", 25, step_size=4, gamma=0.5),
+    "polynomial": make_schedule("polynomial", 15, power=2),
+    "exponential": make_schedule("exponential", 25, gamma=0.9),
+    "multi_step": make_schedule("multi_step", 25, milestones=[4, 9, 17], gamma=0.5),
+    "restarts": make_schedule("cosine_restarts", 25, period=4, multiplier=2, final=0.1),
+    "equal restarts": make_schedule("cosine_restarts", 25, period=6),
+    **{
+        mode: make_schedule("cyclic", 25, base=0.2, step_size_up=4, step_size_down=3, mode=mode, gamma=0.9)
+        for mode in ("triangular", "triangular2", "exp_range")
+    },
+    "one_cycle": make_schedule("one_cycle", 25),
+    "one_cycle linear": make_schedule(
+        "one_cycle", 25, pct_start=0.4, anneal_strategy="linear", div_factor=5, final_div_factor=10
+    ),
+    "one_cycle three phases": make_schedule("one_cycle", 25, three_phase=True),
+    "sequence": sequence([make_schedule("exponential", 7, gamma=0.9), make_schedule("linear", 9, final=0.2)], [7]),
+    "chained": chained(
+        [make_schedule("step", 25, step_size=4, gamma=0.5), make_schedule("exponential", 25, gamma=0.9)]
+    ),
+}
+
+PLATEAUS = {
+    "plateau": (1, {"patience": 2, "factor": 0.5}),
+    "plateau max abs": (-1, {"mode": "max", "patience": 1, "factor": 0.3, "threshold_mode": "abs", "cooldown": 3}),
+    "plateau least": (1, {"patience": 0, "threshold": 0.1, "min_factor": 0.1}),
 }
 
 
@@ -138,6 +165,23 @@ def test_clip_value(dtype):
 def test_schedule(name):
     wanted = load("optimizers")[f"schedule {name}"]
     assert_close([0.5 * SCHEDULES[name](k) for k in range(len(wanted))], wanted, "float64")
+
+
+def test_every_schedule_of_the_file_is_run():
+    assert {f"schedule {name}" for name in SCHEDULES} == {
+        key for key in load("optimizers") if key.startswith("schedule ")
+    }
+
+
+@pytest.mark.parametrize("name", PLATEAUS)
+def test_plateau(name):
+    (sign, options), rates = PLATEAUS[name], []
+    plateau = Plateau(**options)
+    for metric in load("optimizers")["metrics"]:
+        plateau.update(sign * metric)
+        rates.append(0.5 * plateau(0))
+    assert_close(rates, load("optimizers")[name], "float64")
+    assert len(set(rates)) > 1  # it did fall
 
 
 def test_tiny_gradient_shows_where_epsilon_stands():

@@ -15,7 +15,8 @@ from gpulayers.optim.lamb import LAMB
 from gpulayers.optim.loss_scale import LossScale, LossScaleError
 from gpulayers.optim.muon import Muon
 from gpulayers.optim.optimizer import Optimizer
-from gpulayers.optim.schedule import SCHEDULES, Schedule, make_schedule
+from gpulayers.optim.plateau import Plateau
+from gpulayers.optim.schedule import SCHEDULES, Schedule, chained, make_schedule, sequence
 from gpulayers.optim.sgd import SGD
 from gpulayers.parameter import Flat
 
@@ -39,14 +40,17 @@ __all__ = [
     "Muon",
     "NAdam",
     "Optimizer",
+    "Plateau",
     "RAdam",
     "RMSprop",
     "Rprop",
     "Schedule",
+    "chained",
     "clip_grad_norm",
     "clip_grad_value",
     "make_optimizer",
     "make_schedule",
+    "sequence",
 ]
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {

@@ -23,6 +23,7 @@ from gpulayers.storage import StrPath, write_atomically
 from gpulayers.training.options import ConfigError, Options, as_table, option, suggestion, with_table
 
 TABLES = ("model", "optimizer", "training", "data")
+RULES = ("adamw", "adam", "sgd", "rmsprop", "lion", "adagrad", "nadam", "radam")  # the commonest of OPTIMIZERS
 LOW_PRECISION = ("float16", "bfloat16")  # trained through float32 masters
 
 
@@ -30,7 +31,7 @@ LOW_PRECISION = ("float16", "bfloat16")  # trained through float32 masters
 class OptimizerOptions(Options):
     """How parameters move."""
 
-    name: str = option("adamw", "update rule", choices=("adamw", "adam", "sgd"), flag="--optimizer")
+    name: str = option("adamw", "update rule", choices=RULES, flag="--optimizer")
     lr: float = option(2e-3, "learning rate at its highest", at_least=0, at_most=1e30)
     schedule: str = option("cosine", "course of the learning rate", choices=tuple(SCHEDULES))
     schedule_steps: int | None = option(
@@ -39,18 +40,25 @@ class OptimizerOptions(Options):
     warmup: int | None = option(
         None, "steps in which the rate first rises", at_least=0, default_text="schedule-steps / 20, at least 100 or / 4"
     )
-    lr_final: float = option(0.05, "linear, cosine: part of the rate that is left at the end", at_least=0, at_most=1)
+    lr_final: float = option(
+        0.05,
+        "linear, cosine, polynomial, exponential: part of the rate that is left at the end; cyclic, cosine_restarts: "
+        "its lowest",
+        at_least=0,
+        at_most=1,
+    )
     lr_step_size: int | None = option(
         None, "step: steps between two falls", at_least=1, default_text="a third of schedule-steps"
     )
-    lr_gamma: float = option(0.1, "step: factor of a fall", above=0, at_most=1)
+    lr_gamma: float = option(0.1, "step, multi_step: factor of a fall", above=0, at_most=1)
     weight_decay: float = option(0.1, "decay of matrices and tables; vectors never decay", at_least=0)
     l1: float = option(0.0, "factor of the L1 penalty on matrices and tables", at_least=0)
     clip: float = option(1.0, "largest norm of the whole gradient; 0: any", at_least=0)
     clip_value: float = option(0.0, "largest absolute value of a gradient's element; 0: any", at_least=0)
-    beta1: float = option(0.9, "adam, adamw: memory of the first moment", at_least=0, below=1)
-    beta2: float = option(0.99, "adam, adamw: memory of the second moment", at_least=0, below=1)
-    eps: float = option(1e-8, "adam, adamw: added to the root of the second moment", above=0)
+    beta1: float = option(0.9, "adam, adamw, nadam, radam, lion: memory of the first moment", at_least=0, below=1)
+    beta2: float = option(0.99, "the same: memory of the second moment; lion: of the only one", at_least=0, below=1)
+    eps: float = option(1e-8, "all but sgd and lion: added to the root of the second moment", above=0)
+    alpha: float = option(0.99, "rmsprop: memory of the gradient's square", at_least=0, below=1)
     momentum: float = option(0.9, "sgd: memory of the velocity", at_least=0)
     nesterov: bool = option(False, "sgd: Nesterov's momentum")
 
@@ -68,6 +76,8 @@ class OptimizerOptions(Options):
             )
         if warmup > MOST_STEPS:
             raise ConfigError(f"warmup must be at most {MOST_STEPS}, got {warmup}")
+        if self.schedule == "exponential" and self.lr_final == 0:
+            raise ConfigError("the exponential schedule takes an lr_final above 0, for it never gets to 0")
         if self.nesterov and self.momentum == 0:
             raise ConfigError("nesterov needs a momentum above 0")
         step_size = self.lr_step_size or max(1, -(-(horizon - warmup) // 3))

@@ -92,13 +92,20 @@ def optimizer_for(task: Task) -> Optimizer:
     """The update rule of the task's model, with its schedule."""
     config, model = task.config, task.model
     o = config.optimizer
-    of_schedule = {
-        "linear": {"final": o.lr_final},
-        "cosine": {"final": o.lr_final},
+    falls_to, adam = {"final": o.lr_final}, {"betas": (o.beta1, o.beta2), "eps": o.eps}
+    of_schedule: dict[str, dict[str, Any]] = {
+        **dict.fromkeys(("linear", "cosine", "polynomial", "exponential", "cosine_restarts"), falls_to),
+        "cyclic": {"base": o.lr_final},
         "step": {"step_size": o.lr_step_size, "gamma": o.lr_gamma},
+        "multi_step": {"gamma": o.lr_gamma},
     }
-    adam = {"betas": (o.beta1, o.beta2), "eps": o.eps}
-    of_rule = {"adam": adam, "adamw": adam, "sgd": {"momentum": o.momentum, "nesterov": o.nesterov}}
+    of_rule: dict[str, dict[str, Any]] = {
+        **dict.fromkeys(("adam", "adamw", "nadam", "radam"), adam),
+        "sgd": {"momentum": o.momentum, "nesterov": o.nesterov},
+        "rmsprop": {"alpha": o.alpha, "eps": o.eps},
+        "lion": {"betas": (o.beta1, o.beta2)},
+        "adagrad": {"eps": o.eps},
+    }
     return make_optimizer(
         o.name,
         model,

@@ -114,6 +114,10 @@ def schedules(r: Recorder, steps: int = 25) -> None:
     """The learning rate of each of 25 updates, lr = 0.5; "warm" ones rise linearly over the first 5."""
     s = torch.optim.lr_scheduler
 
+    def cyclic(optimizer, mode):
+        sizes = {"step_size_up": 4, "step_size_down": 3}
+        return s.CyclicLR(optimizer, 0.1, 0.5, **sizes, mode=mode, gamma=0.9, cycle_momentum=False)
+
     def warm(optimizer):
         rise = s.LinearLR(optimizer, start_factor=1 / 5, end_factor=1.0, total_iters=4)
         fall = s.CosineAnnealingLR(optimizer, T_max=10, eta_min=0.05)
@@ -125,13 +129,54 @@ def schedules(r: Recorder, steps: int = 25) -> None:
         "cosine": lambda o: s.CosineAnnealingLR(o, T_max=15, eta_min=0.05),
         "warm cosine": warm,
         "step": lambda o: s.StepLR(o, step_size=4, gamma=0.5),
+        "polynomial": lambda o: s.PolynomialLR(o, total_iters=15, power=2),
+        "exponential": lambda o: s.ExponentialLR(o, gamma=0.9),
+        "multi_step": lambda o: s.MultiStepLR(o, [4, 9, 17], gamma=0.5),
+        "restarts": lambda o: s.CosineAnnealingWarmRestarts(o, T_0=4, T_mult=2, eta_min=0.05),
+        "equal restarts": lambda o: s.CosineAnnealingWarmRestarts(o, T_0=6),
+        **{mode: lambda o, m=mode: cyclic(o, m) for mode in ("triangular", "triangular2", "exp_range")},
+        "one_cycle": lambda o: s.OneCycleLR(o, max_lr=0.5, total_steps=steps, cycle_momentum=False),
+        "one_cycle linear": lambda o: s.OneCycleLR(
+            o,
+            0.5,
+            steps,
+            pct_start=0.4,
+            anneal_strategy="linear",
+            cycle_momentum=False,
+            div_factor=5,
+            final_div_factor=10,
+        ),
+        "one_cycle three phases": lambda o: s.OneCycleLR(o, 0.5, steps, three_phase=True, cycle_momentum=False),
+        "sequence": lambda o: s.SequentialLR(
+            o, [s.ExponentialLR(o, 0.9), s.LinearLR(o, 1.0, 0.2, total_iters=9)], milestones=[7]
+        ),
+        "chained": lambda o: s.ChainedScheduler([s.StepLR(o, 4, 0.5), s.ExponentialLR(o, 0.9)]),
     }.items():
         optimizer = torch.optim.SGD([leaf(np.zeros(1, np.float32))], lr=0.5)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # SequentialLR calls its parts in a way that torch deprecates
             schedule, rates = make(optimizer), []
-            for _ in range(16 if "cosine" in name else steps):  # torch's cosine rises again after T_max
+            for _ in range(16 if name.endswith("cosine") else steps):  # torch's cosine rises again after T_max
                 rates.append(optimizer.param_groups[0]["lr"])
                 optimizer.step()
                 schedule.step()
         r.put(**{f"schedule {name}": rates})
+    plateau(r)
+
+
+def plateau(r: Recorder) -> None:
+    """The rate after each of 40 measurements, lr = 0.5."""
+    metrics = np.round(np.exp(-np.arange(40) / 9) + 0.2 + 0.05 * r.rng.standard_normal(40), 3)
+    r.put(metrics=metrics)
+    for name, sign, options in (
+        ("plateau", 1, {"patience": 2, "factor": 0.5}),
+        ("plateau max abs", -1, {"mode": "max", "patience": 1, "factor": 0.3, "threshold_mode": "abs", "cooldown": 3}),
+        ("plateau least", 1, {"patience": 0, "threshold": 0.1, "min_lr": 0.05}),
+    ):
+        optimizer = torch.optim.SGD([leaf(np.zeros(1, np.float32))], lr=0.5)
+        schedule, rates = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, **options), []
+        for metric in metrics:
+            optimizer.step()
+            schedule.step(sign * metric)
+            rates.append(optimizer.param_groups[0]["lr"])
+        r.put(**{name: rates})
