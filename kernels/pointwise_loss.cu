@@ -22,16 +22,12 @@ __device__ __forceinline__ Point divergence(float x, float log_t, float t) {
 }
 
 template <int KIND> __device__ __forceinline__ Point point(float x, float t, float p, float q) {
-    const float d = x - t, size = fabsf(d);
+    const float d = x - t;
     if (KIND == SQUARED) return {d * d, 2.0f * d, false};
-    if (KIND == ABSOLUTE) return {size, sign(d), false};
-    if (KIND == HUBER) {
-        if (size < p) return {0.5f * d * d, d, false};
-        return {p * (size - 0.5f * p), p * sign(d), false};
-    }
-    if (KIND == SMOOTH) {
-        if (size < p) return {0.5f * d * d / p, d / p, false};
-        return {size - 0.5f * p, sign(d), false};
+    if (KIND == ABSOLUTE) return {fabsf(d), sign(d), false};
+    if (KIND == HUBER || KIND == SMOOTH) {
+        const float held = d < -p ? -p : d > p ? p : d, by = KIND == SMOOTH ? 1.0f / p : 1.0f;  // NaN stays
+        return {by * held * (d - 0.5f * held), by * held, false};
     }
     if (KIND == KL) return divergence(x, logf(t), t);
     if (KIND == KL_LOG) return divergence(x, t, expf(t));

@@ -6,8 +6,8 @@ with the f of each kind below. A parameter of the kind (delta, beta, margin) is 
 
     squared      d = x - t      d^2                                              2 d
     absolute                    |d|                                              sign(d)
-    huber                       d^2 / 2,       p (|d| - p / 2) from |d| = p on   d, held in -p..p
-    smooth                      d^2 / (2 p),   |d| - p / 2     from |d| = p on   d / p, held in -1..1
+    huber                       h (d - h / 2)                                    h, which is d held in -p..p
+    smooth                      the same over p                                  h / p
     kl           t (log t - x), 0 where t = 0                                    -t
     kl_log       e^t (t - x),   0 where e^t = 0                                  -e^t
     bce          -t max(log x, -100) - (1 - t) max(log(1 - x), -100)             (x - t) / max(x (1 - x), 1e-12)
@@ -48,14 +48,13 @@ def _absolute(xp: Any, x: Array, t: Array, p: float, q: Array) -> tuple[Array, A
 
 def _huber(xp: Any, x: Array, t: Array, p: float, q: Array) -> tuple[Array, Array]:
     d = x - t
-    size = xp.abs(d)
-    return xp.where(size < p, 0.5 * d * d, p * (size - 0.5 * p)), xp.where(size < p, d, p * _sign(xp, d))
+    held = xp.clip(d, -p, p)
+    return held * (d - 0.5 * held), held
 
 
 def _smooth(xp: Any, x: Array, t: Array, p: float, q: Array) -> tuple[Array, Array]:
-    d = x - t
-    size = xp.abs(d)
-    return xp.where(size < p, 0.5 * d * d / p, size - 0.5 * p), xp.where(size < p, d / p, _sign(xp, d))
+    losses, slopes = _huber(xp, x, t, p, q)
+    return losses / p, slopes / p
 
 
 def _kl(xp: Any, x: Array, t: Array, p: float, q: Array) -> tuple[Array, Array]:
@@ -97,7 +96,7 @@ def _hinge(xp: Any, x: Array, t: Array, p: float, q: Array) -> tuple[Array, Arra
 
 
 def _sign(xp: Any, d: Array) -> Array:
-    return xp.where(d > 0, 1, xp.where(d < 0, -1, d))  # NaN stays
+    return np.sign(d) if xp is np else xp.where(d > 0, 1, xp.where(d < 0, -1, d))  # NaN stays
 
 
 def _without(xp: Any, bad: Array, losses: Array, slopes: Array) -> tuple[Array, Array]:

@@ -58,7 +58,8 @@ def smooth_l1_loss(
     Arguments, results and errors as of `l1_loss`; there are no weights.
     """
     check_number("smooth_l1_loss", "beta", beta, 0)
-    return _distance("smooth_l1_loss", "smooth", x, target, reduction, None, scale, beta, by_weight=False)
+    kind = "smooth" if beta > 0 else "absolute"
+    return _distance("smooth_l1_loss", kind, x, target, reduction, None, scale, beta, by_weight=False)
 
 
 def _distance(
