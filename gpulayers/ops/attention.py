@@ -27,7 +27,7 @@ from gpulayers.ops.masked_softmax import (
     masked_softmax,
     masked_softmax_backward,
 )
-from gpulayers.ops.matmul import matmul
+from gpulayers.ops.matmul import matmul, touch_blas_buffer
 from gpulayers.ops.op import Op
 from gpulayers.random import keep_threshold, random_bits
 from gpulayers.step import Key
@@ -191,6 +191,7 @@ def _forward_cpu(
 ) -> tuple[Array, Array, Array]:
     (B, T, H, _), (_, S, K, dv) = q.shape, v.shape
     G = H // K
+    touch_blas_buffer()
     k, v = blank_unseen(k, hide), blank_unseen(v, hide)
     out = empty((B, T, H, dv), q.dtype, like=q)
     parts = list(_samples(B, H, T, S))
@@ -271,6 +272,7 @@ def _backward_cpu(
 ) -> tuple[Array, Array, Array]:
     (B, T, H, _), (_, S, K, _) = q.shape, v.shape
     G = H // K
+    touch_blas_buffer()
     k, v = blank_unseen(k, hide), blank_unseen(v, hide)
     if T == 0 or S == 0:
         for gradient in (dq, dk, dv):

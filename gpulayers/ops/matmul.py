@@ -56,7 +56,7 @@ def _cpu(a: Array, b: Array, *, bias: Array = None, out: Array = None) -> Array:
     if out is None:
         shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
         out = empty(shape, np.result_type(a, b), like=a)
-    _touch_blas_buffer()
+    touch_blas_buffer()
     np.matmul(a, b, out=out)
     if bias is not None:
         _add_bias(out, bias)
@@ -64,7 +64,7 @@ def _cpu(a: Array, b: Array, *, bias: Array = None, out: Array = None) -> Array:
 
 
 @functools.cache
-def _touch_blas_buffer() -> None:
+def touch_blas_buffer() -> None:
     """One middling product, 2 ms, once: without it small ones may run at a quarter of their speed for ever.
 
     OpenBLAS copies operands into a buffer of its own and prefetches past the end of what it copied. If the page there
