@@ -1,14 +1,19 @@
 """Initial values of parameters: `init(shape, rng, ...) -> float64 array`, drawn by NumPy whatever the backend.
 
-Fans follow the layout of `Linear`: shape (fan_in, fan_out); what has one dimension gives `fan_in` itself.
+Fans follow the layout of `Linear`: shape (fan_in, fan_out), or (..., outputs) with fan_in the product of all axes but
+the last; what has one dimension gives `fan_in` itself. The matrices of `dirac` and `sparse` are laid out in this way
+too: PyTorch's, (outputs, inputs, ...), are their transposes. All of `torch.nn.init` is here, under its names without
+the underscore and with its defaults, but for `uniform`, which is centred unless it is told a and b.
 
 Sources: Glorot and Bengio, Understanding the difficulty of training deep feedforward neural networks, 2010 (Xavier);
-He, Zhang, Ren and Sun, Delving deep into rectifiers, 2015 (He); Saxe, McClelland and Ganguli, Exact solutions to the
-nonlinear dynamics of learning in deep linear neural networks, 2013 (orthogonal); Radford et al., Language models are
-unsupervised multitask learners, 2019 (GPT-2).
+He, Zhang, Ren and Sun, Delving deep into rectifiers, 2015 (He, Kaiming); Martens, Deep learning via Hessian-free
+optimization, 2010, section 5 (sparse); Zagoruyko and Komodakis, DiracNets, 2017 (Dirac); Saxe, McClelland and Ganguli,
+Exact solutions to the nonlinear dynamics of learning in deep linear neural networks, 2013 (orthogonal); Radford et al.,
+Language models are unsupervised multitask learners, 2019 (GPT-2).
 """
 
 import math
+import statistics
 from collections.abc import Callable
 
 import numpy as np
@@ -41,21 +46,84 @@ def ones(shape: Shape, rng: np.random.Generator) -> np.ndarray:
     return np.ones(shape)
 
 
-def uniform(shape: Shape, rng: np.random.Generator, bound: float = 1.0) -> np.ndarray:
-    """Uniform in [-bound, bound)."""
-    return rng.uniform(-bound, bound, shape)
+def constant(shape: Shape, rng: np.random.Generator, val: float = 0.0) -> np.ndarray:
+    return np.full(shape, float(val))
 
 
-def normal(shape: Shape, rng: np.random.Generator, std: float = 1.0) -> np.ndarray:
-    """Normal with mean 0."""
-    return rng.normal(0.0, std, shape)
+def uniform(
+    shape: Shape, rng: np.random.Generator, bound: float = 1.0, *, a: float | None = None, b: float | None = None
+) -> np.ndarray:
+    """Uniform in [-bound, bound), or in [a, b) with both of those."""
+    if (a is None) != (b is None):
+        raise ValueError(f"uniform takes a and b together, got {a} and {b}")
+    low, high = (-bound, bound) if a is None or b is None else (a, b)
+    if not low <= high:
+        raise ValueError(f"uniform: the range must not be empty, got {low}..{high}")
+    return rng.uniform(low, high, shape)
+
+
+def normal(shape: Shape, rng: np.random.Generator, std: float = 1.0, mean: float = 0.0) -> np.ndarray:
+    return rng.normal(mean, std, shape)
+
+
+def trunc_normal(
+    shape: Shape, rng: np.random.Generator, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0
+) -> np.ndarray:
+    """Normal, with what lies outside a..b drawn again; a and b are values, not numbers of standard deviations."""
+    if not a < b or not std > 0:
+        raise ValueError(f"trunc_normal takes a below b and a std above 0, got {a}, {b} and {std}")
+    if a > mean:  # the lower tail of a distribution function has all its digits, the upper one ends in 1
+        return 2 * mean - trunc_normal(shape, rng, mean, std, 2 * mean - b, 2 * mean - a)
+    normal_distribution = statistics.NormalDist(mean, std)
+    low, high = normal_distribution.cdf(a), normal_distribution.cdf(b)
+    if high - low < 0.05:  # drawing again would take long, or for ever
+        parts = np.maximum(rng.uniform(low, high, shape), np.finfo(np.float64).tiny)
+        return np.clip(np.array([normal_distribution.inv_cdf(p) for p in parts.flat]), a, b).reshape(shape)
+    values = rng.normal(mean, std, shape)
+    while (outside := (values < a) | (values > b)).any():
+        values[outside] = rng.normal(mean, std, int(outside.sum()))
+    return values
+
+
+def eye(shape: Shape, rng: np.random.Generator) -> np.ndarray:
+    """Ones on the diagonal of a matrix: as many inputs as there are outputs pass through."""
+    if len(shape) != 2:
+        raise ValueError(f"eye takes a matrix, got shape {shape}")
+    return np.eye(*shape)
+
+
+def dirac(shape: Shape, rng: np.random.Generator, groups: int = 1) -> np.ndarray:
+    """A kernel (*size, inputs of a group, outputs) that passes on as many channels as it can: 1 in the middle."""
+    if not 3 <= len(shape) <= 5:
+        raise ValueError(f"dirac takes a kernel (*size, inputs, outputs) with one to three sizes, got shape {shape}")
+    inputs, outputs = shape[-2:]
+    if groups < 1 or outputs % groups:
+        raise ValueError(f"dirac: groups must divide the outputs, got {groups} and {outputs}")
+    kernel, per_group = np.zeros(shape), outputs // groups
+    middle = tuple(size // 2 for size in shape[:-2])
+    for group in range(groups):
+        for channel in range(min(inputs, per_group)):
+            kernel[(*middle, channel, group * per_group + channel)] = 1.0
+    return kernel
+
+
+def sparse(shape: Shape, rng: np.random.Generator, sparsity: float = 0.9, std: float = 0.01) -> np.ndarray:
+    """Normal, with as many zeros in each column, the part `sparsity` rounded up: each unit sees few inputs."""
+    if len(shape) != 2:
+        raise ValueError(f"sparse takes a matrix, got shape {shape}")
+    if not 0 <= sparsity <= 1:
+        raise ValueError(f"sparse: sparsity must be in 0..1, got {sparsity}")
+    values = rng.normal(0.0, std, shape)
+    order = rng.permuted(np.broadcast_to(np.arange(shape[0])[:, None], shape), axis=0)
+    values[order < math.ceil(sparsity * shape[0])] = 0.0
+    return values
 
 
 def gain(activation: str, negative_slope: float = 0.01) -> float:
     """The factor on the standard deviation that makes up for what an activation takes from the signal.
 
     "linear" and "sigmoid" 1, "tanh" 5/3, "relu" sqrt(2), "leaky_relu" sqrt(2 / (1 + negative_slope^2)) (He et al.,
-    equation 15). For use as `init=functools.partial(he_normal, gain=gain("leaky_relu", 0.2))`.
+    equation 15), "selu" 3/4. For use as `init=functools.partial(he_normal, gain=gain("leaky_relu", 0.2))`.
     """
     gains = {
         "linear": 1.0,
@@ -63,6 +131,7 @@ def gain(activation: str, negative_slope: float = 0.01) -> float:
         "tanh": 5 / 3,
         "relu": math.sqrt(2),
         "leaky_relu": math.sqrt(2 / (1 + negative_slope**2)),
+        "selu": 0.75,
     }
     if activation not in gains:
         raise ValueError(f"gain: activation must be one of {', '.join(gains)}, got {activation!r}")
@@ -87,14 +156,24 @@ def xavier_normal(shape: Shape, rng: np.random.Generator, gain: float = 1.0) -> 
     return normal(shape, rng, gain * math.sqrt(2 / max(1, fan_in + fan_out)))
 
 
-def he_uniform(shape: Shape, rng: np.random.Generator, gain: float = math.sqrt(2)) -> np.ndarray:
-    """Variance gain^2 / fan_in, uniform. The default gain sqrt(2) is that of ReLU."""
-    return uniform(shape, rng, gain * math.sqrt(3 / max(1, _fans(shape)[0])))
+def he_uniform(shape: Shape, rng: np.random.Generator, gain: float = math.sqrt(2), mode: str = "fan_in") -> np.ndarray:
+    """Variance gain^2 / fan, uniform. mode: "fan_in" keeps the signal's size forward, "fan_out" backward.
+
+    The default gain sqrt(2) is that of ReLU. PyTorch's own default, a = 0 of leaky_relu, is the same.
+    """
+    return uniform(shape, rng, gain * math.sqrt(3 / _fan(shape, mode)))
 
 
-def he_normal(shape: Shape, rng: np.random.Generator, gain: float = math.sqrt(2)) -> np.ndarray:
-    """Variance gain^2 / fan_in, normal. The default gain sqrt(2) is that of ReLU."""
-    return normal(shape, rng, gain / math.sqrt(max(1, _fans(shape)[0])))
+def he_normal(shape: Shape, rng: np.random.Generator, gain: float = math.sqrt(2), mode: str = "fan_in") -> np.ndarray:
+    """Variance gain^2 / fan, normal; see `he_uniform`."""
+    return normal(shape, rng, gain / math.sqrt(_fan(shape, mode)))
+
+
+def _fan(shape: Shape, mode: str) -> int:
+    fans = dict(zip(("fan_in", "fan_out"), _fans(shape), strict=True))
+    if mode not in fans:
+        raise ValueError(f"mode must be fan_in or fan_out, got {mode!r}")
+    return max(1, fans[mode])
 
 
 glorot_uniform, glorot_normal = xavier_uniform, xavier_normal  # the field has two names for each

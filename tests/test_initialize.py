@@ -29,6 +29,12 @@ def rng():
         (functools.partial(init.gpt2, residual_layers=24), 0.02**2 / 24),
         (functools.partial(init.normal, std=3), 9),
         (functools.partial(init.uniform, bound=3), 3),
+        (functools.partial(init.uniform, a=-1, b=1), 1 / 3),
+        (functools.partial(init.he_normal, mode="fan_out"), 2 / 200),
+        (functools.partial(init.kaiming_uniform, mode="fan_out", gain=1.0), 1 / 200),
+        (functools.partial(init.xavier_normal, gain=init.gain("selu")), 9 / 16 * 2 / 500),
+        (functools.partial(init.trunc_normal, std=0.5), 0.25 * 0.998867),  # cut at 4 standard deviations
+        (init.trunc_normal, 0.773741),  # 1 - 2 * 2 phi(2) / (Phi(2) - Phi(-2))
     ],
 )
 def test_mean_and_variance(function, variance):
@@ -124,3 +130,72 @@ def test_other_names():
     assert init.kaiming_uniform is init.he_uniform
     assert init.glorot_normal is init.xavier_normal
     assert init.glorot_uniform is init.xavier_uniform
+
+
+def test_constant_eye_and_ranges():
+    assert (init.constant((2, 3), rng(), 0.25) == 0.25).all()
+    assert np.array_equal(init.eye((2, 3), rng()), [[1, 0, 0], [0, 1, 0]])
+    values = init.uniform(SHAPE, rng(), a=2, b=5)
+    assert 2 <= values.min() < 2.001 < 4.999 < values.max() < 5
+    assert init.normal(SHAPE, rng(), 0.5, mean=3).mean() == pytest.approx(3, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        ((-2, 2), 0.0),
+        ((0, 9), 0.797885),
+        ((1, 3), 1.510049),
+        ((4, 5), 4.216831),
+        ((-5, -4), -4.216831),
+        ((8, 9), 8.121189),
+    ],
+)
+def test_trunc_normal(bounds, expected):
+    """The mean of what is left: (phi(a) - phi(b)) / (Phi(b) - Phi(a)); far outside too, where drawing never ends."""
+    values = init.trunc_normal((100, 100), rng(), 0.0, 1.0, *bounds)
+    assert bounds[0] <= values.min() <= values.max() <= bounds[1]
+    assert values.mean() == pytest.approx(expected, abs=4 * values.std() / 100)
+    shifted = init.trunc_normal((100, 100), rng(), 2.0, 3.0, 2 + 3 * bounds[0], 2 + 3 * bounds[1])
+    assert shifted == pytest.approx(2 + 3 * values, abs=1e-6)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("size", [(3,), (3, 5), (1, 2, 3)])
+def test_dirac_passes_its_input_on(size, groups):
+    """A correlation with the kernel gives the input back, as far as there are channels; (*size, inputs, outputs)."""
+    kernel = init.dirac((*size, 2, 6), rng(), groups)
+    middle = kernel[tuple(n // 2 for n in size)]
+    assert kernel.sum() == middle.sum() == 2 * groups
+    for group in range(groups):
+        mine = middle[:, group * 6 // groups : (group + 1) * 6 // groups]
+        assert np.array_equal(mine, np.eye(2, 6 // groups))
+
+
+@pytest.mark.parametrize("sparsity", [0.0, 0.1, 0.75, 1.0])
+def test_sparse(sparsity):
+    values = init.sparse((40, 30), rng(), sparsity, std=2.0)
+    assert ((values == 0).sum(axis=0) == math.ceil(40 * sparsity)).all()
+    rest = values[values != 0]
+    assert rest.size == 0 or rest.std() == pytest.approx(2, rel=0.15)
+    zeros_of_rows = (values == 0).sum(axis=1)
+    assert sparsity in (0.0, 1.0) or zeros_of_rows.std() > 0  # each column has its own
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: init.uniform((2,), rng(), a=1), "uniform takes a and b together, got 1 and None"),
+        (lambda: init.uniform((2,), rng(), a=2, b=1), "uniform: the range must not be empty, got 2..1"),
+        (lambda: init.trunc_normal((2,), rng(), a=2, b=1), "trunc_normal takes a below b and a std above 0, got 2, 1"),
+        (lambda: init.eye((2,), rng()), r"eye takes a matrix, got shape \(2,\)"),
+        (lambda: init.dirac((2, 3), rng()), "dirac takes a kernel"),
+        (lambda: init.dirac((3, 2, 5), rng(), 2), "dirac: groups must divide the outputs, got 2 and 5"),
+        (lambda: init.sparse((3,), rng()), r"sparse takes a matrix, got shape \(3,\)"),
+        (lambda: init.sparse((3, 3), rng(), 1.5), r"sparse: sparsity must be in 0..1, got 1.5"),
+        (lambda: init.he_normal((3, 3), rng(), mode="fan"), "mode must be fan_in or fan_out, got 'fan'"),
+    ],
+)
+def test_refused(call, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        call()

@@ -8,7 +8,7 @@ from gpulayers.optim.adafactor import Adafactor
 from gpulayers.optim.adam import Adam, AdamW
 from gpulayers.optim.adam_kin import Adamax, Lion, NAdam, RAdam
 from gpulayers.optim.average import EMA
-from gpulayers.optim.clip import clip_grad_norm, clip_grad_value
+from gpulayers.optim.clip import clip_grad_norm, clip_grad_norm_per_parameter, clip_grad_value, grad_norm
 from gpulayers.optim.gradient_kin import ASGD, Adadelta, Adagrad, RMSprop, Rprop
 from gpulayers.optim.group import Group
 from gpulayers.optim.lamb import LAMB
@@ -47,7 +47,9 @@ __all__ = [
     "Schedule",
     "chained",
     "clip_grad_norm",
+    "clip_grad_norm_per_parameter",
     "clip_grad_value",
+    "grad_norm",
     "make_optimizer",
     "make_schedule",
     "sequence",

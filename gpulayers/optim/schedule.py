@@ -124,9 +124,9 @@ def exponential(steps: int, warmup: int = 0, gamma: float | None = None, final: 
         _check_final("exponential", final)
         if final == 0:
             raise ValueError("exponential schedule: final must be above 0, for it never gets there")
-        gamma = final ** (1 / max(1, steps - warmup))
-    _check_gamma("exponential", gamma)
-    return Schedule("exponential", steps, warmup, lambda k: gamma ** (k - warmup))
+    factor = final ** (1 / max(1, steps - warmup)) if gamma is None else gamma
+    _check_gamma("exponential", factor)
+    return Schedule("exponential", steps, warmup, lambda k: factor ** (k - warmup))
 
 
 def multi_step(steps: int, warmup: int = 0, milestones: Sequence[int] | None = None, gamma: float = 0.1) -> Schedule:

@@ -2,8 +2,10 @@ import math
 
 import numpy as np
 import pytest
+from devices import on_devices
 
-from gpulayers.optim import clip_grad_norm, clip_grad_value
+import gpulayers as gl
+from gpulayers.optim import clip_grad_norm, clip_grad_norm_per_parameter, clip_grad_value, grad_norm
 
 FINITE = [([3, 4], [0.6, 0.8]), ([0.3, 0.4], [0.3, 0.4]), ([1e20, 1e20], [0.70710678, 0.70710678]), ([0, 0], [0, 0])]
 
@@ -51,3 +53,59 @@ def test_refused(limit, model):
         clip_grad_norm(model, limit)
     with pytest.raises(ValueError, match="clip_grad_value: value must be above 0"):
         clip_grad_value(model, limit)
+
+
+@pytest.mark.parametrize("order", [0.5, 1, 1.5, 2, 3, math.inf])
+@pytest.mark.parametrize("scale", [1e-150, 1.0, 1e150])
+def test_norm_of_any_order(order, scale, weights, rng):
+    """Against NumPy's norm of all elements side by side; powers of the sizes alone would overflow or vanish."""
+    values = rng.normal(size=12)
+    model = weights("float64", p=np.zeros((2, 3)), q=np.zeros(6), empty=np.zeros((0, 2)))
+    model.p.add_grad(values[:6].reshape(2, 3) * scale)
+    model.q.add_grad(values[6:] * scale)
+    expected = float(np.linalg.norm(values, order)) * scale
+    assert grad_norm(model, order) == pytest.approx(expected, rel=1e-12)
+    assert clip_grad_norm(model, expected / 2, order) == pytest.approx(expected, rel=1e-12)
+    assert grad_norm(model, order) == pytest.approx(expected / 2, rel=1e-12)
+    assert model.q.grad == pytest.approx(values[6:] * scale / 2, rel=1e-12)
+
+
+@pytest.mark.parametrize("order", [1, 3, math.inf])
+def test_bad_norm_of_any_order(order, weights):
+    model = weights("float32", p=[0.0, 0.0], q=[0.0])
+    model.p.add_grad(np.array([math.nan, 1.0], np.float32))
+    model.q.add_grad(np.array([2.0], np.float32))
+    assert math.isnan(clip_grad_norm(model, 1.0, order))
+    assert model.q.grad == 2
+    with pytest.raises(FloatingPointError, match="clip_grad_norm: the norm of the gradients is nan"):
+        clip_grad_norm(model, 1.0, order, error_if_nonfinite=True)
+
+
+def test_each_parameter_by_itself(model, gradients, rng):
+    given = gradients(model, rng)
+    model.table.trainable = False
+    norms = clip_grad_norm_per_parameter(model, 0.5)
+    assert norms.keys() == {"weight", "bias", "empty"}
+    for name in ("weight", "bias"):
+        norm = math.sqrt((given[name].astype(np.float64) ** 2).sum())
+        assert norms[name] == pytest.approx(norm, rel=1e-6)
+        assert getattr(model, name).grad == pytest.approx(given[name] * min(1, 0.5 / norm), rel=1e-5)
+    with pytest.raises(ValueError, match="clip_grad_norm_per_parameter: max_norm must be above 0, got 0"):
+        clip_grad_norm_per_parameter(model, 0)
+    with pytest.raises(ValueError, match=r"norm_type must be above 0 \(infinity for the largest element\), got 0"):
+        grad_norm(model, 0)
+
+
+@on_devices
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("order", [1, 2, math.inf])
+def test_on_a_device(device, dtype, order, model, gradients, rng):
+    model.to(dtype=dtype)
+    gradients(model, rng)
+    before = {name: p.grad.astype(np.float64) for name, p in model.named_parameters()}
+    there = type(model)("float32", **{n: np.zeros(p.shape) for n, p in model.named_parameters()}).to(device, dtype)
+    for name, parameter in there.named_parameters():
+        parameter.add_grad(gl.to_device(getattr(model, name).grad, device))
+    expected = np.linalg.norm(np.concatenate([g.reshape(-1) for g in before.values()]), order)
+    assert clip_grad_norm(there, 0.5, order) == pytest.approx(expected, rel=1e-6)
+    assert grad_norm(there, order) == pytest.approx(0.5, rel=1e-2)
