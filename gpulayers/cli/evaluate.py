@@ -28,7 +28,7 @@ def add_parser(commands: Any, words: list[str]) -> Parser:
         "evaluate",
         usage="gpulayers evaluate RUN [options]",
         help="measure a trained model",
-        description="Print how good a trained model is, as training measures it: its loss, and what its task counts "
+        description="Print how good a trained model is, as training measures it: its loss, and what its\ntask counts "
         "besides (gpt: perplexity and bits per byte).",
     )
     add_options(parser.add_argument_group("data"), EvaluateOptions(), "evaluate")

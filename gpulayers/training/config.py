@@ -38,8 +38,9 @@ class OptimizerOptions(Options):
         None, "steps until the schedule has run out; fixed for the life of a run", at_least=1, default_text="as steps"
     )
     warmup: int | None = option(
-        None, "steps in which the rate first rises", at_least=0, default_text="schedule-steps / 20, at least 100 or / 4"
-    )
+        None, "steps in which the rate first rises", at_least=0,
+        default_text="a 20th of schedule-steps; of less than 2000: 100, or a quarter if that is less",
+    )  # fmt: skip
     lr_final: float = option(
         0.05,
         "linear, cosine, polynomial, exponential: part of the rate that is left at the end; cyclic, cosine_restarts: "

@@ -339,6 +339,10 @@ def test_a_saved_model_on_a_gpu(trained, capfd):
     assert on_gpu == on_cpu
 
 
+def test_a_text_is_not_searched_for(trained, capfd):
+    assert "not for gpt" in run(capfd, "generate", trained, "--beam", 3, status=2).err
+
+
 def test_generate_from_any_checkpoint(trained, capfd):
     options = ["--tokens", 30, "--temperature", 0]
     best, last = (run(capfd, "generate", trained, *options, "--checkpoint", c).out for c in ("best", "last"))

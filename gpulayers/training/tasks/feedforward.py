@@ -15,7 +15,7 @@ from gpulayers.sampling import Sampling
 from gpulayers.training.config import Config, OptimizerOptions
 from gpulayers.training.generate import pieces, stream
 from gpulayers.training.options import ConfigError, Options, option
-from gpulayers.training.tasks.gpt import TOKENIZERS, TextOptions, TextTraining, first_tokens, tokenizer_of
+from gpulayers.training.tasks.gpt import TOKENIZERS, TextOptions, TextTraining, first_tokens, refuse_beam, tokenizer_of
 from gpulayers.training.tasks.task import Figures, Part, Saved, Task, Writing
 
 ABOUT = """\
@@ -106,6 +106,7 @@ class FeedForwardTask(Task):
     @classmethod
     def generate(cls, saved: Saved, writing: Writing, sampling: Sampling) -> Iterator[str]:
         """The prompt and what follows it."""
+        refuse_beam(writing, "feedforward")
         prompt, tokenizer = "\n" if writing.prompt is None else writing.prompt, tokenizer_of(saved)
         if not prompt:
             raise ConfigError("--prompt is empty: give at least one character to go on from")

@@ -150,6 +150,7 @@ class GPTTask(Task):
     @classmethod
     def generate(cls, saved: Saved, writing: Writing, sampling: Sampling) -> Iterator[str]:
         """The prompt and what follows it."""
+        refuse_beam(writing, "gpt")
         prompt, tokenizer = "\n" if writing.prompt is None else writing.prompt, tokenizer_of(saved)
         ids = tokenizer.encode(prompt)
         written = stream(saved.model, ids, 500 if writing.tokens is None else writing.tokens, sampling)
@@ -159,6 +160,12 @@ class GPTTask(Task):
     def tiny(cls, config: Config) -> Config:
         model = replace(config.model, layers=1, heads=2, dim=32, context=16)
         return replace(super().tiny(config), model=model).with_training(eval_tokens=64, sample_tokens=8)
+
+
+def refuse_beam(writing: Writing, task: str) -> None:
+    """Raises ConfigError where a search is asked for: a text that goes on and on is drawn."""
+    if writing.beam > 1 or writing.length_penalty:
+        raise ConfigError(f"--beam and --length-penalty are for seq2seq, not for {task}: its text is drawn")
 
 
 def make_gpt(config: Config, vocab: int) -> GPT:
