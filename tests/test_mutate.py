@@ -122,3 +122,8 @@ def test_outcomes(tmp_path, monkeypatch):
     monkeypatch.setattr(Campaign, "work", None)
     assert Campaign(tmp_path / "again", jobs=1).run_one("elementwise") == one.normal["elementwise"]
     assert one.run(planted, print) == found
+
+
+def test_faults_are_found_in_every_source():
+    for path in sorted((campaign.ROOT / "kernels").glob("*.cu*")):
+        assert list(faults(Source(path.name, path.read_text("utf-8")))), path.name

@@ -85,7 +85,7 @@ def stride(source: Source) -> Iterator[Change]:
 def guard(source: Source) -> Iterator[Change]:
     """`if (...) return;` is dropped; what stands behind another `if` is always done."""
     for i, token in enumerate(source.tokens):
-        if token.text == "if":
+        if token.text == "if" and source.at(i + 1) == "(":  # `if constexpr` is decided before the kernel runs
             close = source.match[i + 1]
             if source.at(close + 1) in ("return", "break", "continue"):
                 yield i, source.end_of_statement(close + 1), ";"
