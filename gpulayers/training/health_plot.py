@@ -10,7 +10,7 @@ import numpy as np
 from gpulayers.storage import StrPath
 from gpulayers.training.health import Row, rows_of
 from gpulayers.training.metrics import read_metrics
-from gpulayers.training.pictures import new_figure, plain_axes, save_png
+from gpulayers.training.pictures import as_it_is, new_figure, plain_axes, save_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +47,7 @@ def plot_health(health: StrPath | Sequence[Mapping[str, Any]], png_path: StrPath
     if labels:
         figure.legend(handles[:MOST_NAMES], labels[:MOST_NAMES], loc="outside right upper", frameon=False, fontsize=7)
     if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+        as_it_is(figure.suptitle(title, x=0.01, ha="left", fontsize=11))
     save_png(figure, png_path)
 
 

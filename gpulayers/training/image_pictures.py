@@ -1,13 +1,12 @@
 """Pictures of a classifier of images: where it looks, what it takes for what; and images as text."""
 
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpulayers.storage import StrPath
-from gpulayers.training.pictures import new_figure, save_png
+from gpulayers.training.pictures import as_it_is, drawable, new_figure, save_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,18 +67,17 @@ def draw_confusion(counts: np.ndarray, classes: Sequence[str], png_path: StrPath
 
 
 def _short(name: str) -> str:
+    name = drawable(name)
     return name if len(name) <= 12 else name[:11] + "…"
 
 
 def _save(figure: "Figure", png_path: StrPath) -> None:
-    """Names of classes are the user's: a dollar in them begins no formula, and the font may not have every letter."""
+    """Names of classes are the user's."""
     from matplotlib.text import Text
 
     for text in figure.findobj(Text):
-        text.set_parse_math(False)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")
-        save_png(figure, png_path)
+        as_it_is(text)
+    save_png(figure, png_path)
 
 
 def as_text(pixels: np.ndarray, captions: Sequence[str]) -> str:

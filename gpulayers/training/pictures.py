@@ -11,6 +11,7 @@ from gpulayers.storage import StrPath, write_atomically
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
     from gpulayers.training.translator import Look
 
@@ -27,7 +28,9 @@ def save_png(figure: "Figure", path: StrPath) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     picture = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(picture)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a box stands for what the font has not
+        FigureCanvasAgg(figure).print_png(picture)
     write_atomically(path, picture.getvalue())
 
 
@@ -49,14 +52,23 @@ def plot_attention(looks: "Sequence[Look]", path: StrPath, title: str = "") -> N
         axes.set_yticks(range(len(look.answer)), [visible(s) for s in look.answer])
         axes.tick_params(length=0, labelsize=8)
         for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
-            label.set_parse_math(False)  # a dollar is a dollar
+            as_it_is(label)
         if any(len(s) > 1 for s in look.source[:-1]):
             axes.tick_params(axis="x", rotation=60)
     if title and len(panels):
-        panels[0].set_title(title, loc="left", fontsize=10)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # a box stands for what the font has not
-        save_png(figure, path)
+        as_it_is(panels[0].set_title(title, loc="left", fontsize=10))
+    save_png(figure, path)
+
+
+def as_it_is(text: "Text") -> None:
+    """What the user named: a dollar begins no formula."""
+    text.set_text(drawable(text.get_text()))
+    text.set_parse_math(False)
+
+
+def drawable(name: str) -> str:
+    """With a question mark for each byte of a file's name that is no text: Matplotlib refuses lone surrogates."""
+    return name.encode(errors="replace").decode()
 
 
 def visible(symbol: str) -> str:

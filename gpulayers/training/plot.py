@@ -1,14 +1,14 @@
 """The loss curve of a run as a picture, with the accuracy where it is measured."""
 
-import io
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpulayers.storage import StrPath, write_atomically
+from gpulayers.storage import StrPath
 from gpulayers.training.metrics import read_metrics
+from gpulayers.training.pictures import as_it_is, new_figure, plain_axes, save_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,13 +23,8 @@ def plot_loss(metrics: StrPath | Sequence[Mapping[str, Any]], png_path: StrPath,
     Works while a run is going, and with no record at all. The old picture stays until the new one is whole. Raises
     FileError.
     """
-    # Matplotlib's objects without pyplot: no window, no global state, so it works in a thread and beside the user's.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     records = read_metrics(metrics) if isinstance(metrics, str | os.PathLike) else metrics
-    figure = Figure(figsize=(8, 5), dpi=150, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
+    figure = new_figure(8, 5)
     loss_axes, rate_axes = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
     _draw_loss(loss_axes, records)
     _draw_rate(rate_axes, records)
@@ -37,13 +32,10 @@ def plot_loss(metrics: StrPath | Sequence[Mapping[str, Any]], png_path: StrPath,
     rate_axes.set_xlim(-0.02 * last, 1.02 * last)
     rate_axes.locator_params(axis="x", integer=True)
     if title:
-        loss_axes.set_title(title, loc="left", fontsize=11)
+        as_it_is(loss_axes.set_title(title, loc="left", fontsize=11))
     for axes in (loss_axes, rate_axes):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(alpha=0.25, linewidth=0.6)
-    picture = io.BytesIO()
-    canvas.print_png(picture)
-    write_atomically(png_path, picture.getvalue())
+        plain_axes(axes)
+    save_png(figure, png_path)
 
 
 def _draw_loss(axes: "Axes", records: Sequence[Mapping[str, Any]]) -> None:

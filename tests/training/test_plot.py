@@ -5,8 +5,12 @@ import numpy as np
 import pytest
 
 from gpulayers.storage import FileError
+from gpulayers.training.health_plot import plot_health
+from gpulayers.training.image_pictures import draw_attention, draw_confusion
 from gpulayers.training.metrics import MetricsFile
+from gpulayers.training.pictures import plot_attention
 from gpulayers.training.plot import plot_loss, series, smooth
+from gpulayers.training.translator import Look
 
 
 def records(count: int) -> list[dict]:
@@ -72,3 +76,18 @@ def test_smoothing_is_a_mean_around_each_point():
     np.testing.assert_allclose(smooth(np.full(1000, 3.0)), 3.0)
     noisy = np.random.default_rng(0).normal(size=5000)
     assert smooth(noisy)[50:-50].std() < 0.12
+
+
+TITLES = ["$\\frac{$", "r\udcff", "\N{CJK UNIFIED IDEOGRAPH-6F22}"]  # no formula, no text, no letter of the font
+
+
+@pytest.mark.parametrize("title", TITLES)
+@pytest.mark.filterwarnings("error")
+def test_any_name_of_a_folder_is_a_title(tmp_path, title):
+    names = [title[:1] or "x", "end"]
+    plot_loss(records(3), tmp_path / "loss.png", title)
+    plot_health([], tmp_path / "health.png", title)
+    plot_attention([Look(names, names, np.eye(2))], tmp_path / "attention.png", title)
+    draw_confusion(np.eye(2, dtype=int), [title, "b"], tmp_path / "confusion.png", title)
+    draw_attention(np.zeros((1, 2, 2, 1)), np.zeros((1, 1, 1)), [title], tmp_path / "images.png", title)
+    assert len(list(tmp_path.glob("*.png"))) == 5
