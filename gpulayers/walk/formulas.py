@@ -87,7 +87,8 @@ class OpFormula(NamedTuple):
 
 OPS = {
     "attention": OpFormula(
-        "w = softmax(q k' / sqrt(d), what is hidden left out) = weights inverse;  out = w v",
+        "w = softmax(q k' / sqrt(d), what is hidden left out);  out = w v;  "
+        "kept for backward: w = weights, each row times its inverse if there is one",
         ("out", "weights", "inverse"),
     ),
     "attention_backward": OpFormula(

@@ -238,8 +238,8 @@ def _op(node: Node, depth: int) -> Entry:
     """An op that a layer called between its sub-layers. An array that it got to write a result into is no input."""
     known = OPS.get(node.one.name, OpFormula())
     inputs = [named for named in zip(node.names, node.inputs, strict=True) if named[0] not in known.outputs]
-    whole = len(node.outputs) == len(known.outputs)
-    outputs = list(zip(known.outputs, node.outputs, strict=True)) if whole else _numbered("result", node.outputs)
+    named = len(node.outputs) <= len(known.outputs)  # a body may leave the last out: a kernel's weights are whole
+    outputs = list(zip(known.outputs, node.outputs, strict=False)) if named else _numbered("result", node.outputs)
     formulas = (known.formula,) if known.formula else ()
     return Entry(node.one.text, formulas=formulas, arrays=(*inputs, *outputs), depth=depth)
 
