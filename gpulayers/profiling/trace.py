@@ -111,6 +111,8 @@ def check_writable(path: StrPath) -> None:
     path = Path(path)
     if path.is_dir() or not path.parent.is_dir():
         raise FileError(f"cannot write {path}: " + ("it is a folder" if path.is_dir() else f"no folder {path.parent}"))
+    if not os.access(path.parent, os.W_OK):  # the file is written beside and renamed
+        raise FileError(f"cannot write {path}: {path.parent} is read-only")
 
 
 @contextmanager

@@ -1,4 +1,5 @@
 import json
+import os
 import threading
 
 import pytest
@@ -85,6 +86,12 @@ def test_a_place_that_cannot_be_written_is_said_at_once(tmp_path):
             check_writable(path)
         with pytest.raises(FileError, match=text), profiling.trace(path):
             pytest.fail("the block was entered")
+
+
+def test_a_folder_that_is_read_only_is_said_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
+    with pytest.raises(FileError, match=r"cannot write .*t\.json: .* is read-only"):
+        check_writable(tmp_path / "t.json")
 
 
 def test_old_trace_is_replaced(tmp_path):
