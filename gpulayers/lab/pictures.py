@@ -131,9 +131,10 @@ def _figure(grid: Grid, width: float, height: float) -> "tuple[Figure, Axes]":
 
 def _colourbar(figure: "Figure", grid: Grid, image: Any, words: str) -> None:
     """Below a grid of few rows, beside which its words have no room."""
-    few = len(grid.rows) <= FEW
-    bar = figure.colorbar(image, extend="max", **({"location": "bottom", "aspect": 40} if few else {"shrink": 0.6}))
-    bar.set_label(words if few else words.replace("\n", " "))
+    if len(grid.rows) <= FEW:
+        figure.colorbar(image, label=words, extend="max", location="bottom", aspect=40)
+    else:
+        figure.colorbar(image, label=words.replace("\n", " "), extend="max", shrink=0.6)
 
 
 def _colours(name: str) -> Any:

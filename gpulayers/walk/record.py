@@ -9,6 +9,7 @@ import numpy as np
 
 from gpulayers.backend import is_array, to_numpy
 from gpulayers.layers.layer import Layer
+from gpulayers.ops.op import Op
 from gpulayers.parameter import Parameter
 from gpulayers.profiling.ranges import Range
 
@@ -60,7 +61,7 @@ class Recording:
         layer = args[0] if args and isinstance(args[0], Layer) else None
         given = args[1:2] if one.kind == "backward" else args  # behind dy comes `saved`, which forward has shown
         node = Node(one, layer, arrays(given))
-        if one.kind == "op":
+        if args and isinstance(args[0], Op) and one.kind == "op":
             called = list(zip(inspect.signature(args[0].reference).parameters, args[1:], strict=False))
             node.names = [name for name, value in called if is_array(value)]
             node.inputs = arrays([value for _, value in called if is_array(value)])
