@@ -62,7 +62,12 @@ def run(namespace: argparse.Namespace) -> int:
         raise ConfigError(f"--activation is for feedforward; {name} has its own")
     use(options.backend)
     small = example(name, options.seed, options.activation, options.backend, options.dtype)
-    story = play(name, small, options.optimizer, options.lr, options.step, options.seed, options.backend)
+    try:
+        story = play(name, small, options.optimizer, options.lr, options.step, options.seed, options.backend)
+    except FloatingPointError as error:
+        raise ConfigError(
+            f"{error}: a lower --lr than {options.lr:g} or an earlier --step has numbers to show"
+        ) from error
     if options.html is None:
         print(text(story))
     else:

@@ -69,8 +69,12 @@ class Story(NamedTuple):
     agrees: bool
 
 
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # looked for after the step
 def tell(name: str, example: Example, optimizer: Optimizer, step: int, seed: int, backend: str) -> Story:
-    """Step number `step` (from 1) of `optimizer` on the example; the steps before it are made and not told."""
+    """Step number `step` (from 1) of `optimizer` on the example; the steps before it are made and not told.
+
+    Raises FloatingPointError where a gradient is not finite: nothing can be compared with it.
+    """
     for k in range(step - 1):
         _step(example, optimizer, Train(seed, k), backend)
     numeric = _numeric(example)
@@ -78,6 +82,8 @@ def tell(name: str, example: Example, optimizer: Optimizer, step: int, seed: int
     recording = Recording()
     with Ranges(recording, example.model, optimizer):
         loss, gradients = _step(example, optimizer, Train(seed, step - 1), backend)
+    if not all(np.isfinite(gradient).all() for gradient in (*gradients.values(), *numeric.values())):
+        raise FloatingPointError(f"the gradient of step {step} is not finite")
     teller = _Teller(example.model, gradients, numeric)
     nodes = recording.root.children
     loss_at = next(i for i, node in enumerate(nodes) if node.one.kind == "loss")

@@ -187,6 +187,10 @@ def test_html_on_the_command_line(tmp_path, capsys):
         (["gtp"], "unknown model 'gtp'; did you mean gpt?"),
         (["nope"], "unknown model 'nope'; choose from feedforward, gpt, seq2seq, transformer, vit"),
         (["gpt", "--activation", "relu"], "--activation is for feedforward; gpt has its own"),
+        (
+            ["--lr", "1e30", "--step", "3"],
+            "the gradient of step 3 is not finite: a lower --lr than 1e+30 or an earlier",
+        ),
         (["--step", "0"], "--step must be at least 1 and at most 10000, got 0"),
         (["--html", "/no/such/folder/x.html"], "/no/such/folder"),
     ],
