@@ -27,6 +27,14 @@ def test_scatter_bodies_agree(size, rows, dim, rng):
             assert_close(body(given, ids.astype(np.int16 if size < 32768 else np.int32), start.copy()), exact, factor=4)
 
 
+def test_many_rare_ids_in_several_blocks(rng):
+    """1700 ids of one to six times, more than a block of the cpu body; each sum has the order of its rows."""
+    ids, dy = rng.integers(0, 3000, 2500), rng.normal(size=(2500, 64)).astype(np.float32)
+    exact = np.zeros((3000, 64), np.float32)
+    np.add.at(exact, ids, dy)
+    assert np.array_equal(scatter_add(dy, ids, np.zeros((3000, 64), np.float32)), exact)
+
+
 def test_the_same_bits_every_time(rng):
     ids, dy = rng.integers(0, 9, 500), rng.normal(size=(500, 8)).astype(np.float32)
     results = [scatter_add(dy, ids, np.zeros((9, 8), np.float32)) for _ in range(3)]
