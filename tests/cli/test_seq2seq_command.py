@@ -33,7 +33,10 @@ def words(out, *more, **options):
     data = out.parent / "pairs.tsv"
     if not data.exists():
         data.write_text(PAIRS)
-    chosen = TINY | {"--data": data, "--out": out} | {f"--{k.replace('_', '-')}": v for k, v in options.items()}
+    transformer = "transformer" in (*more, options.get("model"))
+    dropped = "--scheduled-sampling" if transformer else "--heads"
+    chosen = {k: v for k, v in TINY.items() if k != dropped} | {"--data": data, "--out": out}
+    chosen |= {f"--{k.replace('_', '-')}": v for k, v in options.items()}
     return ["train", "seq2seq", *(str(w) for pair in chosen.items() if pair[1] is not None for w in pair), *more]
 
 
@@ -205,6 +208,8 @@ def test_files_that_cannot_be_used(content, options, text, tmp_path, capfd):
         (["--decoder", "dot"], "decoder dot needs --no-bidirectional"),
         (["--context", "both", "--no-bidirectional"], "context both needs a bidirectional encoder"),
         (["--model", "transformer", "--dim", "10", "--heads", "4"], "heads must divide dim, got 4 heads and dim 10"),
+        (["--model", "transformer", "--decoder", "dot"], "--decoder is not for --model transformer"),
+        (["--heads", "2"], "--heads is not for --model recurrent"),
         (["--model", "rnn"], "--model must be one of recurrent, transformer, got 'rnn'"),
         (["--cell", "gur"], "--cell must be one of rnn, gru, lstm, got 'gur'; did you mean gru?"),
         (["--label-smoothing", "2"], "--label-smoothing must be at least 0 and at most 1, got 2"),

@@ -28,7 +28,7 @@ from gpulayers.models.seq2seq import CONTEXTS, NETWORKS, Seq2Seq, Seq2SeqConfig
 from gpulayers.models.transformer import POSITIONS, Transformer, TransformerConfig
 from gpulayers.sampling import Sampling
 from gpulayers.training.config import Config, OptimizerOptions, TrainingOptions
-from gpulayers.training.options import ConfigError, Options, option
+from gpulayers.training.options import ConfigError, Options, fields, flag, option
 from gpulayers.training.pictures import plot_attention
 from gpulayers.training.tasks.task import Figures, Part, Saved, Task, Writing, shown
 from gpulayers.training.translator import Translator
@@ -41,9 +41,15 @@ Transformer; --data FILE.tsv takes pairs of your own, a line each: source TAB ta
 Vocabularies = tuple[Vocabulary, Vocabulary]
 
 
+OF_FORM = {  # options that the other form of the network has no use for
+    "recurrent": ("cell", "bidirectional", "context", "decoder", "sampling", "sampling_steps"),
+    "transformer": ("heads", "norm_first", "positions", "tied"),
+}
+
+
 @dataclass(frozen=True)
 class Seq2SeqOptions(Options):
-    """Form and sizes of the network; those of the other form count for nothing."""
+    """Form and sizes of the network. Those of the other form must stay as they are."""
 
     kind: str = option("recurrent", "form of the network", choices=("recurrent", "transformer"), flag="--model")
     dim: int | None = option(
@@ -79,6 +85,9 @@ class Seq2SeqOptions(Options):
     tied: bool = option(False, "transformer: one vocabulary, and one table for embeddings and head")
 
     def complete(self) -> "Seq2SeqOptions":
+        for name in OF_FORM["transformer" if self.kind == "recurrent" else "recurrent"]:
+            if getattr(self, name) != fields(self)[name].default:
+                raise ConfigError(f"{flag(fields(self)[name])} is not for --model {self.kind}: it would change nothing")
         if self.kind == "recurrent":
             context = self.context or ("both" if self.bidirectional else "last")
             if context == "both" and not self.bidirectional:
@@ -256,7 +265,7 @@ class Seq2SeqTask(Task):
 
     @classmethod
     def tiny(cls, config: Config) -> Config:
-        model = replace(config.model, dim=8, hidden=16, layers=1, heads=2)
+        model = replace(config.model, dim=8, hidden=16, layers=1)
         return replace(super().tiny(config), model=model).with_training(eval_pairs=2, sample_pairs=1)
 
 
