@@ -25,7 +25,9 @@ from gpulayers.ops.dropout import dropout
 from gpulayers.ops.elementwise import multiply
 from gpulayers.ops.embedding import embedding, scatter_add
 from gpulayers.ops.gelu import gelu, gelu_backward, gelu_with_derivative, gelu_with_derivative_inplace
+from gpulayers.ops.gru_cell import gru_cell, gru_cell_backward
 from gpulayers.ops.layernorm import add_layernorm, layernorm, layernorm_backward
+from gpulayers.ops.lstm_cell import lstm_cell, lstm_cell_backward
 from gpulayers.ops.masked_softmax import masked_softmax, masked_softmax_backward
 from gpulayers.ops.matmul import product
 from gpulayers.ops.move import follow, move
@@ -35,6 +37,7 @@ from gpulayers.ops.op import Op
 from gpulayers.ops.pointwise_loss import pointwise_loss
 from gpulayers.ops.relu import leaky_relu, leaky_relu_backward, prelu, prelu_backward, relu, relu_backward
 from gpulayers.ops.rmsnorm import rmsnorm, rmsnorm_backward
+from gpulayers.ops.rnn_cell import rnn_cell, rnn_cell_backward
 from gpulayers.ops.rotary import rotary, rotary_tables
 from gpulayers.ops.sgd import sgd
 from gpulayers.ops.sigmoid import sigmoid, sigmoid_backward, silu, silu_with_derivative, tanh, tanh_backward
@@ -43,6 +46,7 @@ from gpulayers.ops.softcap import softcap, softcap_backward
 from gpulayers.ops.softmax import log_softmax, log_softmax_backward, softmax, softmax_backward
 from gpulayers.ops.sum_of_squares import sum_of_squares
 from gpulayers.ops.sum_rows import sum_rows
+from gpulayers.ops.swap_time import swap_time
 from gpulayers.ops.update_control import Control, update_control
 from gpulayers.step import Key
 
@@ -178,6 +182,36 @@ def softcap_backward_arguments(d: Draw) -> tuple[Any, ...]:
     """Of logits; their gradient is float32."""
     shape = d.sizes.tokens, d.sizes.dim
     return d.normal(*shape), d.normal(*shape, dtype="float32"), 30.0, False
+
+
+def gates(d: Draw, count: int) -> tuple[Array, Array]:
+    """The two products of a cell, each (tokens, count dim): a batch that fills the card, of one step."""
+    s = d.sizes
+    return d.normal(s.tokens, count * s.dim), d.normal(s.tokens, count * s.dim)
+
+
+def rnn_backward_arguments(d: Draw) -> tuple[Any, ...]:
+    return *stream(3)(d), rnn_cell(*stream(3)(d))
+
+
+def gru_arguments(d: Draw) -> tuple[Any, ...]:
+    return *gates(d, 3), d.normal(d.sizes.dim), *stream(1)(d)
+
+
+def gru_backward_arguments(d: Draw) -> tuple[Any, ...]:
+    gi, gh, bias, h = gru_arguments(d)
+    _, made, hn = gru_cell(gi, gh, bias, h)
+    return *stream(3)(d), made, hn, h
+
+
+def lstm_arguments(d: Draw) -> tuple[Any, ...]:
+    return *gates(d, 4), *stream(2)(d)
+
+
+def lstm_backward_arguments(d: Draw) -> tuple[Any, ...]:
+    gi, gh, h, c = lstm_arguments(d)
+    _, c_new, made = lstm_cell(gi, gh, h, c)
+    return *stream(4)(d), made, c, c_new
 
 
 def logits(inplace: bool) -> Callable[[Draw], tuple[Any, ...]]:
@@ -539,6 +573,15 @@ CASES: dict[str, Case] = {
         lambda d: (d.normal(d.sizes.tokens * d.sizes.dim),),
         both(peers.sum_of_squares),
         check="all",
+    ),
+    "rnn_cell": Case(rnn_cell, stream(3)),
+    "rnn_cell_backward": Case(rnn_cell_backward, rnn_backward_arguments),
+    "gru_cell": Case(gru_cell, gru_arguments),
+    "gru_cell_backward": Case(gru_cell_backward, gru_backward_arguments),
+    "lstm_cell": Case(lstm_cell, lstm_arguments),
+    "lstm_cell_backward": Case(lstm_cell_backward, lstm_backward_arguments),
+    "swap_time": Case(
+        swap_time, lambda d: (d.normal(d.sizes.batch, d.sizes.length, d.sizes.dim),), both(peers.swap_time), check="all"
     ),
     "sum_rows": Case(sum_rows, stream(1), both(peers.sum_rows), check="all", factor=3),
     "update_control": Case(update_control, control_arguments, written=(0, 1, 2), check="all"),

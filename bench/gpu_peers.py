@@ -324,6 +324,11 @@ def sum_rows(torch: Any, wrap: Any, x: Any) -> Callable[[], Any]:
     return lambda: function(x)
 
 
+def swap_time(torch: Any, wrap: Any, x: Any) -> Callable[[], Any]:
+    function = wrap(lambda t: t.transpose(0, 1).contiguous())
+    return lambda: function(x)
+
+
 def optimizer(name: str, gradient: int, **options: Any) -> Make:
     """torch.optim.<name> over tensors as large as GPT-2's parameters; argument `gradient` of the op is the gradient."""
 

@@ -17,7 +17,10 @@ from gpulayers.ops.op import Op
 from gpulayers.optim.adam import AdamW
 from gpulayers.step import Train
 
-WITHOUT_A_BODY: dict[str, str] = {}  # op -> why its reference does on a GPU
+WITHOUT_A_BODY = {  # op -> why its reference does on a GPU
+    "newton_schulz": "fifteen matrix products and little else, once for each matrix of Muon's step",
+    "adafactor": "row and column means of each matrix; a kernel of its own is not written yet",
+}
 WITHOUT_A_KERNEL = {"matmul": "CuPy's product, which is cuBLAS"}
 
 # Launches of a step of one block. Our kernels: of the model 9 (embedding 2, positions 2, the last norm 3, dropout 2 if
