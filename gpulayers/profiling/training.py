@@ -46,7 +46,7 @@ class Steps:
         with (
             threadpool_limits(self.config.training.threads, "blas"),
             np.errstate(over="ignore", invalid="ignore", divide="ignore"),
-            threads_of(self.task.model, self.config.training) as threads,
+            threads_of(self.task.model, self.config.training, self.task.grain) as threads,
         ):
             for k in range(warm_up):
                 self._step(k, threads)

@@ -130,7 +130,7 @@ class Trainer:
             HealthLog(
                 self.folder, self.task.model, self.optimizer, options.health_every * options.health, self.step
             ) as self.health,
-            threads_of(self.task.model, options) as self.threads,
+            threads_of(self.task.model, options, self.task.grain) as self.threads,
             Progress(options.steps, self.step, units=self.task.units) as self.progress,
             StopSignal() as stop,
         ):

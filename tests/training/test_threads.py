@@ -22,8 +22,8 @@ from gpulayers.training import health_log, loop
 from gpulayers.training import threads as module
 from gpulayers.training.config import TrainingOptions
 from gpulayers.training.loop import train_step
-from gpulayers.training.tasks import Part
-from gpulayers.training.threads import Threads, cut, threads_for
+from gpulayers.training.tasks import TASKS, Part
+from gpulayers.training.threads import GRAIN, Threads, cut, threads_for
 
 VOCAB = 11
 
@@ -240,7 +240,7 @@ def test_cut():
 @pytest.fixture
 def side_by_side(monkeypatch):
     """Runs of any size take the threads; the pictures are left out."""
-    monkeypatch.setattr(module, "threads_for", lambda model, training: training.threads)
+    monkeypatch.setattr(module, "threads_for", lambda model, training, grain: training.threads)
     monkeypatch.setattr(loop, "plot_loss", lambda *_, **__: None)
     monkeypatch.setattr(health_log, "plot_health", lambda *_, **__: None)
 
@@ -307,10 +307,23 @@ def test_threads_for():
     def options(**changes):
         return TrainingOptions(**{"threads": 2, "batch": 8, **changes}).complete()
 
-    assert threads_for(untied(), options()) == 2
-    assert threads_for(untied(), options(batch=8, threads=8)) == 8
-    assert threads_for(untied(), options(batch=8, threads=9)) == 1
-    assert threads_for(untied(), options(threads=1)) == 1
-    assert threads_for(untied(), options(batch=4, accumulate=4)) == 1
-    assert threads_for(untied(), options(backend="emulated")) == 1
-    assert threads_for(Sequential(Linear(2, 2), BatchNorm(2)), options()) == 1
+    assert threads_for(untied(), options(), GRAIN) == 2
+    assert threads_for(untied(), options(batch=8, threads=8), GRAIN) == 8
+    assert threads_for(untied(), options(batch=8, threads=9), GRAIN) == 1
+    assert threads_for(untied(), options(threads=1), GRAIN) == 1
+    assert threads_for(untied(), options(batch=4, accumulate=4), GRAIN) == 1
+    assert threads_for(untied(), options(backend="emulated"), GRAIN) == 1
+    assert threads_for(Sequential(Linear(2, 2), BatchNorm(2)), options(), GRAIN) == 1
+    assert threads_for(untied(), options(), GRAIN // 4) == 2  # four samples in a piece
+    assert threads_for(untied(), options(), GRAIN // 4 - 1) == 1
+    assert threads_for(untied(), options(), 0) == 1
+
+
+def test_the_default_runs_take_what_is_faster():
+    taken = {}
+    for name, task in TASKS.items():
+        if name in ("gpt", "feedforward"):  # the data of the others takes seconds
+            config = task.default.with_training(threads=2).complete()
+            made = task(config)
+            taken[name] = threads_for(made.model, config.training, made.grain)
+    assert taken == {"gpt": 2, "feedforward": 1}

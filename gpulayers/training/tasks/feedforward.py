@@ -65,6 +65,7 @@ class FeedForwardTask(Task):
                 f"{corpus.name} is too short: its validation part, the last tenth, has no {context + 1} tokens in a row"
             )
         self.model = make_net(config, self.tokenizer.vocab_size)
+        self.grain = config.model.width
         self.description = (
             f"{corpus.name}: {sum(map(len, train)):,} {config.data.tokens} to train on, "
             f"{sum(len(targets) for _, targets in self.held_out):,} to measure on"

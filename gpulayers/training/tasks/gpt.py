@@ -99,6 +99,7 @@ class GPTTask(Task):
         if sum(len(part) - 1 for part in self.validation) < 1:
             raise DataError(f"{corpus.name} is too short: its validation part, the last tenth, is empty")
         self.model = make_gpt(config, self.tokenizer.vocab_size)
+        self.grain = config.model.context * config.model.dim
         self.description = (
             f"{corpus.name}: {sum(map(len, train)):,} {config.data.tokens} to train on, "
             f"{sum(len(part) - 1 for part in self.validation):,} to measure on"

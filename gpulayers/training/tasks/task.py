@@ -68,6 +68,7 @@ class Task:
 
     digest: of the data, so that a resume notices when it has changed. description: of the data, for people, one line.
     loss_options: keywords for `cross_entropy` beside reduction= and scale=, such as {"label_smoothing": 0.1}.
+    grain: numbers that an op of the model works on for one sample; 0: few, so that threads are left to BLAS.
 
     Raises DataError where the data cannot be used, `GPUUnavailable` where the backend cannot.
     """
@@ -82,6 +83,7 @@ class Task:
     digest: str
     description: str
     loss_options: dict[str, Any]
+    grain: int = 0
 
     def __init__(self, config: Config) -> None:
         self.config, self.loss_options = config, {}

@@ -101,6 +101,7 @@ class ViTTask(Task):
         self.raw, self.labels = data.pixels[measured], data.labels[measured]
         self.pixels = self.normalization(self.raw)
         self.model = make_vit(config, data.pixels.shape[1:], len(data.classes))
+        self.grain = self.model.config.tokens * self.model.config.dim
         self.description = (
             f"{data.name}: {len(data.classes)} classes, {len(chosen):,} images of {data.size} to train on, "
             f"{len(held_out):,} to measure on"
