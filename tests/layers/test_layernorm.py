@@ -11,6 +11,37 @@ def test_contract(shape, bias, rng):
     check_layer(lambda: LayerNorm(shape[-1], bias=bias), rng.normal(size=shape))
 
 
+@pytest.mark.parametrize(
+    ("shape", "trailing", "options"),
+    [
+        ((3, 4, 7), (4, 7), {}),
+        ((2, 3, 5, 7), (3, 5, 7), {"bias": False}),
+        ((4, 7), (4, 7), {}),
+        ((5, 1, 1), [1, 1], {"eps": 1e-3}),
+        ((0, 4, 7), (4, 7), {}),
+        ((3, 4, 7), (4, 7), {"elementwise_affine": False}),
+        ((4, 1023), 1023, {"elementwise_affine": False}),
+    ],
+)
+def test_contract_of_several_axes(shape, trailing, options, rng):
+    check_layer(lambda: LayerNorm(trailing, **options), rng.uniform(-2, 4, shape))
+
+
+def test_several_axes_are_one(rng):
+    layer, flat = LayerNorm((4, 7)), LayerNorm(28)
+    assert layer.weight.shape == layer.bias.shape == (4, 7)
+    layer.weight.data[...], layer.bias.data[...] = rng.normal(size=(2, 4, 7))
+    flat.weight.data[...], flat.bias.data[...] = layer.weight.data.reshape(28), layer.bias.data.reshape(28)
+    x, f, dy = rng.normal(size=(3, 5, 4, 7)).astype(np.float32)
+    total, y, saved = layer.forward_sum(x, f)
+    _, y_flat, saved_flat = flat.forward_sum(x.reshape(5, 28), f.reshape(5, 28))
+    assert np.array_equal(y.reshape(5, 28), y_flat)
+    dx = layer.backward(dy, saved, residual=total)
+    dx_flat = flat.backward(dy.reshape(5, 28), saved_flat, residual=total.reshape(5, 28))
+    assert np.array_equal(dx.reshape(5, 28), dx_flat)
+    assert np.array_equal(layer.weight.grad.reshape(28), flat.weight.grad)
+
+
 @pytest.mark.parametrize("mean", [4096, 10000, 100000])
 def test_a_large_mean_does_not_cancel(mean):
     """burn-rs #5607, pytorch PR #40308: the one-pass variance E[x^2] - E[x]^2 gives 0 or garbage here."""
@@ -54,12 +85,20 @@ def test_transposed_view(rng):
 
 
 def test_wrong_arguments_are_one_sentence():
-    with pytest.raises(ValueError, match="LayerNorm: dim must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="LayerNorm: normalized_shape must be at least 1, got 0"):
         LayerNorm(0)
     with pytest.raises(ValueError, match=r"LayerNorm takes an input of shape \(\.\.\., 3\), got \(2, 4\)"):
         LayerNorm(3)(np.zeros((2, 4), np.float32))
+    with pytest.raises(ValueError, match=r"LayerNorm takes an input of shape \(\.\.\., 4, 3\), got \(3,\)"):
+        LayerNorm((4, 3))(np.zeros(3, np.float32))
+    with pytest.raises(ValueError, match=r"LayerNorm: normalized_shape must have at least one size, got \(\)"):
+        LayerNorm(())
+    with pytest.raises(TypeError, match=r"LayerNorm: normalized_shape must be an integer, got 2\.0"):
+        LayerNorm((4, 2.0))
     with pytest.raises(TypeError, match="LayerNorm has float32 parameters and got a float64 input"):
         LayerNorm(3)(np.zeros((2, 3)))
+    with pytest.raises(TypeError, match="LayerNorm takes a floating input, got int64"):
+        LayerNorm(3, elementwise_affine=False)(np.zeros((2, 3), np.int64))
 
 
 def test_sum_and_residual_gradient(rng):

@@ -15,6 +15,12 @@ def test_contract_of_one_column(rng):
     check_layer(lambda: RMSNorm(1, eps=1.0), rng.normal(size=(3, 1)))
 
 
+@pytest.mark.parametrize(("shape", "trailing"), [((3, 4, 7), (4, 7)), ((0, 4, 7), (4, 7)), ((2, 3, 1023), 1023)])
+@pytest.mark.parametrize("affine", [True, False])
+def test_contract_of_several_axes(shape, trailing, affine, rng):
+    check_layer(lambda: RMSNorm(trailing, 1e-5, affine), rng.uniform(-2, 4, shape))
+
+
 def test_worked_numbers():
     layer = RMSNorm(2)
     y, saved = layer.forward(np.array([[3, 4]], np.float32))  # rms = sqrt(12.5)
@@ -62,9 +68,11 @@ def test_transposed_view(rng):
 
 
 def test_wrong_inputs_are_one_sentence():
-    with pytest.raises(ValueError, match="RMSNorm: dim must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="RMSNorm: normalized_shape must be at least 1, got 0"):
         RMSNorm(0)
     with pytest.raises(ValueError, match=r"RMSNorm takes an input of shape \(\.\.\., 3\), got \(2, 4\)"):
         RMSNorm(3)(np.zeros((2, 4), np.float32))
+    with pytest.raises(ValueError, match=r"RMSNorm takes an input of shape \(\.\.\., 2, 3\), got \(2, 4\)"):
+        RMSNorm((2, 3))(np.zeros((2, 4), np.float32))
     with pytest.raises(TypeError, match="RMSNorm has float32 parameters and got a float64 input"):
         RMSNorm(3)(np.zeros((2, 3)))
