@@ -12,6 +12,7 @@
 from gpulayers import initialize, profiling
 from gpulayers.backend import array_module, device_of, to_device, to_numpy, use
 from gpulayers.decoding import beam_search, greedy_decode, sample_decode
+from gpulayers.functions import one_hot, pad_sequences, top_k, top_k_backward
 from gpulayers.gradcheck import GradientError, gradcheck
 from gpulayers.layers import (
     GELU,
@@ -200,7 +201,9 @@ __all__ = [
     "make_schedule",
     "mse_loss",
     "nll_loss",
+    "one_hot",
     "pack",
+    "pad_sequences",
     "padding_mask",
     "profiling",
     "sample_decode",
@@ -208,5 +211,7 @@ __all__ = [
     "summary",
     "to_device",
     "to_numpy",
+    "top_k",
+    "top_k_backward",
     "use",
 ]

@@ -18,11 +18,14 @@ def padding_mask(
 ) -> Array:
     """Hide padding: (B, 1, 1, S), True where a key is padding.
 
-    Either ids (B, S) and the id that stands for padding, or lengths (B,): keys from the length on are padding, and
-    `size` is S (by default the largest length; on a GPU, giving it saves a wait).
+    Either ids (B, S) and the id that stands for padding, `padding_mask(ids, 0)`, or lengths (B,),
+    `padding_mask(lengths)`: keys from the length on are padding, and `size` is S (by default the largest length; on a
+    GPU, giving it saves a wait).
 
     Raises TypeError unless exactly one of the two is given, or for floats; ValueError for a wrong number of dimensions.
     """
+    if pad_id is None and lengths is None and not (is_array(ids) and ids.ndim > 1):  # one axis: no ids, but lengths
+        ids, lengths = None, ids
     if (ids is None) == (lengths is None) or (ids is None) != (pad_id is None):
         raise TypeError("padding_mask takes either ids and pad_id, or lengths=")
     try:

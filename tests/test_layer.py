@@ -60,6 +60,17 @@ def test_parameter_count_counts_a_tie_once():
     assert model.parameter_count(trainable_only=True) == 25 + 5 + 15 + 5
 
 
+def test_freeze_by_name():
+    model = Model()
+    assert model.freeze("parts.*") is model
+    assert [name for name, p in model.named_parameters() if not p.trainable] == NAMES[1:4]
+    assert model.unfreeze("*.0.bias").parameter_count(trainable_only=True) == 15 + 5 + 5
+    assert model.freeze().parameter_count(trainable_only=True) == 0
+    assert model.unfreeze().parameter_count(trainable_only=True) == model.parameter_count()
+    with pytest.raises(ValueError, match=r"Model\.freeze: no parameter matches 'wte\.\*'"):
+        model.freeze("wte.*")
+
+
 def test_a_layer_used_twice_has_its_parameters_once():
     model = Layer()
     model.a = model.b = Linear(2, 2)
@@ -107,7 +118,7 @@ def test_load_state_dict(packed):
     if packed:
         pack(model)
     memory = model.table.data
-    assert model.load_state_dict(other.state_dict()) == []
+    assert model.load_state_dict(other.state_dict()) == ([], [])
     for name, array in model.state_dict().items():
         assert np.array_equal(array, other.state_dict()[name])
     assert model.table.data is memory  # written in place: optimizers and ties keep looking at it
@@ -118,10 +129,11 @@ def test_strict_names_what_does_not_match_and_changes_nothing():
     model, state = Model(0), Model(1).state_dict()
     before = model.state_dict()
     state["extra"] = state.pop("head.bias")
-    with pytest.raises(ValueError, match=r"missing \['head\.bias'\], unknown \['extra'\]"):
+    with pytest.raises(ValueError, match=r"missing \['head\.bias'\], unexpected \['extra'\]"):
         model.load_state_dict(state)
     assert all(np.array_equal(array, before[name]) for name, array in model.state_dict().items())
-    assert model.load_state_dict(state, strict=False) == ["extra", "head.bias"]
+    unmatched = model.load_state_dict(state, strict=False)
+    assert (unmatched.missing_keys, unmatched.unexpected_keys) == (["head.bias"], ["extra"])
     assert np.array_equal(model.table.data, state["table"])
     assert np.array_equal(model.head.bias.data, before["head.bias"])
 
@@ -167,7 +179,9 @@ def test_load_of_another_model_is_one_sentence_and_changes_nothing(tmp_path):
     Linear(2, 2).save(path)
     model = Model()
     before = model.state_dict()
-    with pytest.raises(FileError, match=r"linear\.safetensors does not fit this model: .*missing .*unknown") as caught:
+    with pytest.raises(
+        FileError, match=r"linear\.safetensors does not fit this model: .*missing .*unexpected"
+    ) as caught:
         model.load(path)
     assert "\n" not in str(caught.value)
     assert all(np.array_equal(array, before[name]) for name, array in model.state_dict().items())

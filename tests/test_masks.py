@@ -67,3 +67,10 @@ def test_masks_of_other_libraries_are_refused(name):
             call(x, **{name: np.zeros((2, 2), bool)})
         with pytest.raises(TypeError, match="unexpected keyword argument 'hiden'"):
             call(x, hiden=None)
+
+
+def test_lengths_by_position():
+    assert np.array_equal(padding_mask([2, 0], size=3), padding_mask(lengths=[2, 0], size=3))
+    assert padding_mask(np.array([1, 3])).shape == (2, 1, 1, 3)
+    with pytest.raises(TypeError, match=r"integer lengths of shape \(B,\), got \[\[1\], \[1, 2\]\]"):
+        padding_mask([[1], [1, 2]])

@@ -8,11 +8,12 @@ kept, counted, moved or dropped like any value. So one layer may stand in a netw
 recomputed.
 """
 
+import fnmatch
 import math
 import os
 from collections.abc import Callable, Collection, Iterator
 from numbers import Real
-from typing import Any, Self, SupportsIndex
+from typing import Any, NamedTuple, Self, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -20,6 +21,13 @@ from numpy.typing import DTypeLike
 from gpulayers import storage
 from gpulayers.backend import Array, is_array, is_floating, to_numpy
 from gpulayers.parameter import Buffer, Parameter
+
+
+class Unmatched(NamedTuple):
+    """What `load_state_dict(strict=False)` passed over: names that the state lacks, names that the model lacks."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
 
 
 class Layer:
@@ -72,6 +80,26 @@ class Layer:
         """Number of trained values; a tied parameter counts once."""
         return sum(p.data.size for p in self.parameters() if p.trainable or not trainable_only)
 
+    def freeze(self, match: str = "*") -> Self:
+        """Freeze the parameters whose dotted names match a pattern with * and ?, all by default. Returns self.
+
+        A frozen parameter collects no gradient, has no part in the norm and keeps every bit; what an optimizer
+        remembers of it rests too. It may be frozen and thawed between any two steps. Raises ValueError if none matches.
+        """
+        return self._set_trainable("freeze", match, False)
+
+    def unfreeze(self, match: str = "*") -> Self:
+        """Train them again, from where parameter and moments were."""
+        return self._set_trainable("unfreeze", match, True)
+
+    def _set_trainable(self, who: str, match: str, trainable: bool) -> Self:
+        found = [p for name, p in self.named_parameters() if fnmatch.fnmatchcase(name, match)]
+        if not found:
+            raise ValueError(f"{type(self).__name__}.{who}: no parameter matches {match!r}")
+        for parameter in found:
+            parameter.trainable = trainable
+        return self
+
     def zero_grad(self) -> None:
         """Mark all gradients as zero, and drop what backward passes have queued for the buffers."""
         for parameter in self.parameters():
@@ -120,19 +148,18 @@ class Layer:
         """
         return {name: np.array(to_numpy(member.values)) for name, member in self._named_state().items()}
 
-    def load_state_dict(self, state: dict[str, Any], strict: bool = True) -> list[str]:
+    def load_state_dict(self, state: dict[str, Any], strict: bool = True) -> Unmatched:
         """Copy arrays into the parameters and buffers of the same names.
 
-        strict: every name must be there on both sides; otherwise only common names are loaded. Returns the names that
-        did not match (missing here or there). Shapes and kinds of dtype must agree. Raises ValueError before anything
-        is changed.
+        strict: every name must be there on both sides; otherwise only common names are loaded. Returns
+        (missing_keys, unexpected_keys), both empty if strict. Shapes and kinds of dtype must agree. Raises ValueError
+        before anything is changed, and names all that does not match.
         """
         own = self._named_state()
-        unmatched = sorted(own.keys() ^ state.keys())
-        if strict and unmatched:
-            missing = [name for name in unmatched if name in own]
-            unknown = [name for name in unmatched if name not in own]
-            raise ValueError(f"load_state_dict: missing {missing or 'none'}, unknown {unknown or 'none'}")
+        unmatched = Unmatched([n for n in own if n not in state], [n for n in state if n not in own])
+        if strict and any(unmatched):
+            missing, unexpected = (names or "none" for names in unmatched)
+            raise ValueError(f"load_state_dict: missing {missing}, unexpected {unexpected}")
         common = [name for name in own if name in state]
         for name in common:
             shape = np.shape(to_numpy(state[name]))

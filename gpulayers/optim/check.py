@@ -28,7 +28,7 @@ def check_state(who: str, own: dict[str, Array], state: dict[str, Any]) -> None:
     if unmatched := sorted(own.keys() ^ state.keys()):
         missing = [name for name in unmatched if name in own]
         unknown = [name for name in unmatched if name not in own]
-        raise ValueError(f"{who}: missing {missing or 'none'}, unknown {unknown or 'none'}")
+        raise ValueError(f"{who}: missing {missing or 'none'}, unexpected {unknown or 'none'}")
     for name, mine in own.items():
         shape, dtype = np.shape(state[name]), np.dtype(state[name].dtype)
         if shape != mine.shape:

@@ -136,7 +136,7 @@ def test_moving_average_comes_back(model, gradients, rng):
     other = EMA(type(model)("float32", **model.state_dict()), 0.5)
     other.load_state_dict(state)
     assert all(value.tobytes() == state[name].tobytes() for name, value in other.state_dict().items())
-    with pytest.raises(ValueError, match=r"EMA: missing \['average.bias'\], unknown none"):
+    with pytest.raises(ValueError, match=r"EMA: missing \['average.bias'\], unexpected none"):
         other.load_state_dict({name: value for name, value in state.items() if name != "average.bias"})
     with pytest.raises(ValueError, match=r"EMA: decay must be in 0\.\.1, without 1, got 1"):
         EMA(model, 1)

@@ -277,8 +277,8 @@ def test_state_names_and_types(model):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda s: s.pop("m.bias"), r"Adam: missing \['m.bias'\], unknown none"),
-        (lambda s: s.update({"m.other": s["m.bias"]}), r"Adam: missing none, unknown \['m.other'\]"),
+        (lambda s: s.pop("m.bias"), r"Adam: missing \['m.bias'\], unexpected none"),
+        (lambda s: s.update({"m.other": s["m.bias"]}), r"Adam: missing none, unexpected \['m.other'\]"),
         (lambda s: s.update({"v.table": s["m.bias"]}), r"Adam: v.table has shape \(9,\), this model takes \(3, 4\)"),
         (lambda s: s.update({"optimizer.applied": np.zeros(1, np.int64)}), r"optimizer.applied has shape \(1,\)"),
         (lambda s: s.update({"optimizer.applied": np.array(1.5)}), "optimizer.applied has dtype float64"),
