@@ -28,6 +28,9 @@ template <> __device__ __forceinline__ float from_float<float>(float x) { return
 template <> __device__ __forceinline__ __half from_float<__half>(float x) { return __float2half_rn(x); }
 template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
 
+// s(x) = 1 / (1 + exp(-x)); exp overflows to inf on the left, and 1 / inf = 0.
+__device__ __forceinline__ float logistic(float x) { return __fdividef(1.0f, 1.0f + expf(-x)); }
+
 // ---- 16 bytes at a time
 
 constexpr int PACK = 16 / sizeof(storage);  // elements of one 16-byte load

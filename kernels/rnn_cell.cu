@@ -13,9 +13,6 @@
 
 constexpr int CELL_THREADS = 128;
 
-// exp overflows to inf on the left, and 1 / inf = 0
-__device__ __forceinline__ float logistic(float x) { return __fdividef(1.0f, 1.0f + expf(-x)); }
-
 __device__ __forceinline__ int column() { return blockIdx.y * blockDim.x + threadIdx.x; }
 __device__ __forceinline__ bool idle(const int* lengths, int t) { return lengths && t >= lengths[blockIdx.x]; }
 

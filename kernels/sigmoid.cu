@@ -1,8 +1,6 @@
 // Sigmoid, tanh and SiLU. In storages an element: forward 2, SiLU with its derivative 3, backward from dy and y 3.
+#include "gates.cuh"
 #include "map.cuh"
-
-// s(x) = 1 / (1 + exp(-x)); exp overflows to inf on the left, and 1 / inf = 0.
-__device__ __forceinline__ float logistic(float x) { return __fdividef(1.0f, 1.0f + expf(-x)); }
 
 extern "C" __global__ void sigmoid(storage* y, const storage* x, offset n) {
     map(y, x, n, [](float x) { return logistic(x); });
@@ -30,9 +28,9 @@ extern "C" __global__ void silu_with_derivative(storage* y, storage* derivative,
     Pack p = load(x, mine), q;
 #pragma unroll
     for (int k = 0; k < PACK; ++k) {
-        const float value = to_float(p.at[k]), s = logistic(value);
-        p.at[k] = from_float<storage>(value * s);
-        q.at[k] = from_float<storage>(s * (1.0f + value * (1.0f - s)));
+        float slope;
+        p.at[k] = from_float<storage>(SiLU()(to_float(p.at[k]), slope));
+        q.at[k] = from_float<storage>(slope);
     }
     store(y, mine, p);
     store(derivative, mine, q);
