@@ -1,4 +1,4 @@
-"""GPT-2: a decoder-only transformer, normalised before each sub-layer, with the head tied to the token table.
+"""GPT-2: a decoder-only transformer, normalised before each sub-layer; its head is the token table, or its own matrix.
 
     x      = wte[ids] + wpe[0..T-1]
     x      = x + attention(ln_1(x))        }  `layers` times
@@ -19,6 +19,7 @@ columns of qkv are q | k | v with the heads side by side.
     blocks.i.feedforward.up.weight    (dim, 4 dim)       h.i.mlp.c_fc.weight
     blocks.i.feedforward.down.weight  (4 dim, dim)       h.i.mlp.c_proj.weight
     ln_f.weight, .bias                (dim,)             ln_f.weight, .bias
+    head.weight, if it is not tied    (dim, vocab)       lm_head.weight, transposed
 
 and a `.bias` beside each `.weight` of attention and feedforward.
 """
@@ -34,9 +35,10 @@ from gpulayers.backend import Array
 from gpulayers.layers.attention import MultiHeadAttention
 from gpulayers.layers.dropout import Dropout
 from gpulayers.layers.embedding import Embedding
-from gpulayers.layers.feedforward import FeedForward
-from gpulayers.layers.layer import Layer, Once
+from gpulayers.layers.feedforward import ACTIVATIONS, FeedForward
+from gpulayers.layers.layer import Layer, Once, check_choice, check_flags, check_sizes
 from gpulayers.layers.layernorm import LayerNorm
+from gpulayers.layers.linear import Linear
 from gpulayers.layers.positions import LearnedPositions
 from gpulayers.layers.tied_linear import TiedLinear
 from gpulayers.models.load_model import load_model
@@ -50,8 +52,12 @@ class GPTConfig:
     """Sizes of a GPT.
 
     vocab: number of tokens. context: longest sequence. kv_heads: key/value heads, None for as many as `heads`.
-    dropout: after the embedding, on the attention weights and at the end of both sub-layers.
+    dropout: after the embedding, on the attention weights and at the end of both sub-layers; the former two have their
+    own where embedding_dropout and attention_dropout are given.
     bias: in linear layers and norms. rotary: rotary positions in the attention instead of the learned table.
+    tied: the head is the token table; otherwise a matrix of its own. hidden: width of the feed-forward, None for 4 dim.
+    activation: as in `FeedForward`. norm_eps: of the norms.
+    scale_attention: scores are divided by sqrt(dim / heads); scale_by_layer: and by the number of their block, from 1.
     """
 
     vocab: int
@@ -63,6 +69,14 @@ class GPTConfig:
     dropout: float = 0.0
     bias: bool = True
     rotary: bool = False
+    tied: bool = True
+    hidden: int | None = None
+    activation: str = "gelu_tanh"
+    norm_eps: float = 1e-5
+    embedding_dropout: float | None = None
+    attention_dropout: float | None = None
+    scale_attention: bool = True
+    scale_by_layer: bool = False
 
     def __post_init__(self) -> None:
         for name in ("vocab", "context", "layers", "heads", "dim"):
@@ -70,25 +84,33 @@ class GPTConfig:
                 raise ValueError(f"GPTConfig: {name} must be at least 1, got {getattr(self, name)}")
         if self.dim % self.heads:
             raise ValueError(f"GPTConfig: heads must divide dim, got {self.heads} heads and dim {self.dim}")
+        if self.hidden is not None:
+            check_sizes("GPTConfig", hidden=self.hidden)
+        check_flags("GPTConfig", tied=self.tied, scale_attention=self.scale_attention)
+        check_flags("GPTConfig", scale_by_layer=self.scale_by_layer)
+        check_choice("GPTConfig", ACTIVATIONS, activation=self.activation)
 
 
 class Block(Layer):
     """x = x + attention(ln_1(x)); x = x + feedforward(ln_2(x)).
 
-    x: (B, T, D). saved: a list with the values of the sub-layers.
+    x: (B, T, D). layer: the number of the block, from 0. saved: a list with the values of the sub-layers.
     """
 
-    def __init__(self, config: GPTConfig, rng: np.random.Generator, dtype: str) -> None:
+    def __init__(self, config: GPTConfig, rng: np.random.Generator, dtype: str, layer: int = 0) -> None:
         c = config
-        self.ln_1 = LayerNorm(c.dim, bias=c.bias, dtype=dtype)
+        p = c.dropout if c.attention_dropout is None else c.attention_dropout
+        self.ln_1 = LayerNorm(c.dim, c.norm_eps, c.bias, dtype=dtype)
         self.attention = MultiHeadAttention(
-            c.dim, c.heads, kv_heads=c.kv_heads, bias=c.bias, dropout=c.dropout, rotary=c.rotary, rng=rng, dtype=dtype
+            c.dim, c.heads, kv_heads=c.kv_heads, bias=c.bias, dropout=p, rotary=c.rotary, rng=rng, dtype=dtype
         )
+        if not c.scale_attention:
+            self.attention.scale = 1.0
+        if c.scale_by_layer:
+            self.attention.scale /= layer + 1
         self.dropout = Dropout(c.dropout)
-        self.ln_2 = LayerNorm(c.dim, bias=c.bias, dtype=dtype)
-        self.feedforward = FeedForward(
-            c.dim, activation="gelu_tanh", bias=c.bias, dropout=c.dropout, rng=rng, dtype=dtype
-        )
+        self.ln_2 = LayerNorm(c.dim, c.norm_eps, c.bias, dtype=dtype)
+        self.feedforward = FeedForward(c.dim, c.hidden, c.activation, c.bias, c.dropout, rng=rng, dtype=dtype)
 
     def forward(self, x: Array, train: Train | None = None) -> tuple[Array, list[Any]]:
         a, saved_ln_1 = self.ln_1.forward(x)
@@ -127,10 +149,13 @@ class GPT(Layer):
         self.config = config
         self.wte = Embedding(config.vocab, config.dim, rng=rng, dtype=dtype)
         self.wpe = None if config.rotary else LearnedPositions(config.context, config.dim, rng=rng, dtype=dtype)
-        self.dropout = Dropout(config.dropout)
-        self.blocks = [Block(config, rng, dtype) for _ in range(config.layers)]
-        self.ln_f = LayerNorm(config.dim, bias=config.bias, dtype=dtype)
-        self.head = TiedLinear(self.wte.weight)
+        self.dropout = Dropout(config.dropout if config.embedding_dropout is None else config.embedding_dropout)
+        self.blocks = [Block(config, rng, dtype, layer) for layer in range(config.layers)]
+        self.ln_f = LayerNorm(config.dim, config.norm_eps, config.bias, dtype=dtype)
+        if config.tied:
+            self.head = TiedLinear(self.wte.weight)
+        else:
+            self.head = Linear(config.dim, config.vocab, bias=False, rng=rng, dtype=dtype)
         self._initialize(rng)
 
     def _initialize(self, rng: np.random.Generator) -> None:

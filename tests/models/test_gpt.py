@@ -19,6 +19,11 @@ VARIANTS = {
     "rotary": {"rotary": True},
     "no biases": {"bias": False},
     "one token": {"context": 1},
+    "a head of its own": {"tied": False},
+    "other sub-layers": {"hidden": 5, "activation": "silu", "norm_eps": 0.1},
+    "scaled by layer": {"scale_by_layer": True},
+    "not scaled": {"scale_attention": False},
+    "three dropouts": {"embedding_dropout": 0.5, "attention_dropout": 0.0},
 }
 
 
@@ -35,7 +40,8 @@ def ids(rng):
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_contract(changes, dropout, ids):
     train = Train(seed=1, step=2) if dropout else None
-    check_layer(lambda: tiny(dropout=dropout, **changes), ids[:, : changes.get("context", 7)], train=train, tied=True)
+    tied = changes.get("tied", True)
+    check_layer(lambda: tiny(dropout=dropout, **changes), ids[:, : changes.get("context", 7)], train=train, tied=tied)
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (2, 1), (1, 7)])

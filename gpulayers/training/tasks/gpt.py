@@ -18,6 +18,7 @@ from gpulayers.data import (
     tokenizer_from_json,
     validation_windows,
 )
+from gpulayers.layers.feedforward import ACTIVATIONS
 from gpulayers.models.gpt import GPT, GPTConfig
 from gpulayers.sampling import Sampling
 from gpulayers.training.config import Config, TrainingOptions
@@ -48,6 +49,18 @@ class GPTOptions(Options):
     dropout: float = option(0.0, "share of activations that are dropped in training", at_least=0, below=1)
     bias: bool = option(True, "biases in linear layers and norms")
     rotary: bool = option(True, "rotary positions in the attention instead of a learned table")
+    tied: bool = option(True, "the head is the token table")
+    hidden: int | None = option(None, "width of the feed-forward", at_least=1, default_text="4 dim")
+    activation: str = option("gelu_tanh", "of the feed-forward", choices=tuple(ACTIVATIONS))
+    norm_eps: float = option(1e-5, "added to the variance in the norms", at_least=0)
+    embedding_dropout: float | None = option(
+        None, "dropout of the embedding", at_least=0, below=1, default_text="as dropout"
+    )
+    attention_dropout: float | None = option(
+        None, "dropout of the attention weights", at_least=0, below=1, default_text="as dropout"
+    )
+    scale_attention: bool = option(True, "attention scores divided by the root of the head size")
+    scale_by_layer: bool = option(False, "attention scores divided by the number of their block too")
 
     def complete(self) -> "GPTOptions":
         if self.dim % self.heads:
@@ -57,7 +70,7 @@ class GPTOptions(Options):
         if self.rotary and self.dim // self.heads % 2:
             size = self.dim // self.heads
             raise ConfigError(f"rotary needs an even head size, got dim / heads = {size}; or turn rotary off")
-        return replace(self, kv_heads=self.kv_heads or self.heads)
+        return replace(self, kv_heads=self.kv_heads or self.heads, hidden=self.hidden or 4 * self.dim)
 
 
 @dataclass(frozen=True)
