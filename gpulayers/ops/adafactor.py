@@ -12,6 +12,8 @@ places of eps1 and of the decay are PyTorch's. The reference runs on every devic
 
 from typing import Any
 
+import numpy as np
+
 from gpulayers.backend import Array, array_module
 from gpulayers.ops.op import Op
 from gpulayers.ops.update import gradient_reference
@@ -53,7 +55,8 @@ def _reference(
     else:
         size = v + fresh * (square - v)
         v[...] = xp.where(apply, size, v)
-    update = grad / xp.sqrt(xp.maximum(size, eps1 * eps1))
+    tiny = float(np.finfo(control.dtype).tiny)  # eps1^2 of the paper's 1e-30 is 0, and a zero gradient would be 0 / 0
+    update = grad / xp.sqrt(xp.maximum(size, max(eps1 * eps1, tiny)))
     along = xp.maximum(_rms(xp, wide_p), eps2) * xp.minimum(rate, 1 / xp.sqrt(t))
     along = along / xp.maximum(_rms(xp, update) / d, 1)
     p[...] = xp.where(apply, wide_p * (1 - rate * weight_decay) - along * update, p)

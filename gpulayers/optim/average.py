@@ -15,14 +15,14 @@ from gpulayers.parameter import Flat, pack
 from gpulayers.storage import beside
 
 
-def exchange(flat: Flat, average: Array) -> None:
-    """Exchange the parameters' values with `average`, which is laid out as they are."""
+def replace(flat: Flat, new: Array) -> Array:
+    """Give the parameters the values of `new`, which is laid out as they are. Returns a copy of those before."""
     values = flat.data if flat.master is None else flat.master
     before = values.copy()
-    values[...] = average
-    average[...] = before
+    values[...] = new
     if flat.master is not None:
         flat.data[...] = values
+    return before
 
 
 class EMA:
@@ -44,7 +44,7 @@ class EMA:
         check_beta("EMA: decay", decay)
         self.decay, self.flat = decay, model if isinstance(model, Flat) else pack(model)
         self._average: Array = self._values().astype(wide(self.flat.data.dtype))  # a copy
-        self._is_swapped = False
+        self._parameters: Array = None  # while the model has the average's values; of float16 it has them rounded
 
     def _values(self) -> Array:
         return self.flat.data if self.flat.master is None else self.flat.master
@@ -52,7 +52,7 @@ class EMA:
     def update(self, optimizer: Optimizer | None = None) -> None:
         """Follow the parameters. Raises RuntimeError while they are swapped, or if the model was moved since."""
         self._check()
-        if self._is_swapped:
+        if self._parameters is not None:
             raise RuntimeError("EMA.update: the model holds the average now; swap back first")
         control = None if optimizer is None else optimizer._control
         values = self._values()
@@ -61,8 +61,11 @@ class EMA:
     def swap(self) -> None:
         """Exchange parameters and average; a second call puts every bit back."""
         self._check()
-        exchange(self.flat, self._average)
-        self._is_swapped = not self._is_swapped
+        if self._parameters is None:
+            self._parameters = replace(self.flat, self._average)
+        else:
+            replace(self.flat, self._parameters)
+            self._parameters = None
 
     @contextlib.contextmanager
     def swapped(self) -> Iterator[None]:
@@ -83,13 +86,13 @@ class EMA:
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies in host memory: `average.<parameter>`."""
-        if self._is_swapped:
+        if self._parameters is not None:
             raise RuntimeError("EMA.state_dict: the model holds the average now; swap back first")
         return {name: np.array(to_numpy(view)) for name, view in self._named().items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict()`. Raises ValueError before anything is changed if it does not fit."""
-        if self._is_swapped:
+        if self._parameters is not None:
             raise RuntimeError("EMA.load_state_dict: the model holds the average now; swap back first")
         own = self._named()
         check_state("EMA", own, state)

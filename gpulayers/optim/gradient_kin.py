@@ -7,7 +7,7 @@ from typing import Any
 
 from gpulayers.layers.layer import Layer
 from gpulayers.ops import gradient_rules
-from gpulayers.optim.average import exchange
+from gpulayers.optim.average import replace
 from gpulayers.optim.check import check_beta
 from gpulayers.optim.rule import RuleOptimizer
 from gpulayers.parameter import Flat
@@ -158,6 +158,12 @@ class ASGD(RuleOptimizer):
         self.numbers = (lambd, alpha, t0)
         super().__init__(model, lr, weight_decay=weight_decay, **options)
 
+    def _make_arrays(self) -> None:
+        super()._make_arrays()
+        # No update writes the average of a frozen parameter, nor any before the first: `swap` must not bring zeros.
+        self._moments["average"][...], _ = self._weights(slice(None))
+
     def swap(self) -> None:
         """Exchange parameters and their average; a second call puts them back."""
-        exchange(self.flat, self._moments["average"])
+        average = self._moments["average"]
+        average[...] = replace(self.flat, average)
