@@ -9,7 +9,7 @@ from gpulayers.optim.schedule import Schedule
 
 
 class Plateau:
-    """The factor is multiplied by `factor` when `patience` updates of the metric in a row were no better than the best.
+    """The factor is multiplied by `factor` when more than `patience` metrics in a row were no better than the best.
 
     >>> plateau = Plateau(patience=3)
     >>> optimizer = AdamW(model, lr=1e-3, schedule=plateau)
