@@ -17,6 +17,7 @@ Sources: Szegedy et al., Rethinking the Inception Architecture, 2016, section 7 
 over probabilities, as PyTorch defines them.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -189,6 +190,8 @@ def _check(who: str, logits: Array, targets: Array, o: _Options) -> None:
     check_number(who, "z_loss", o.z_loss, 0)
     if o.softcap is not None:
         check_number(who, "softcap", o.softcap, 0, above=True)
+        if math.isinf(o.softcap):
+            raise ValueError(f"{who}: softcap must be finite, got {o.softcap}: None caps nothing")
     check_reduction(who, o.reduction)
     if is_floating(targets.dtype):
         _check_probabilities(who, logits, targets, o)

@@ -18,6 +18,7 @@ import numpy as np
 from gpulayers.backend import Array, array_module, empty, wide
 from gpulayers.cuda import contiguous, error_flag, launch, row_threads, shared_memory
 from gpulayers.ops.op import Op, row_blocks
+from gpulayers.ops.softmax import SAFE
 
 
 class _Coefficients(NamedTuple):
@@ -91,7 +92,6 @@ def _reference(
 
 
 BLOCK = 1 << 18  # 1 MB of logits, five rows of 50257: one row at a time would take a tenth longer
-SAFE = (1e-3, 1e13)  # a row sum of bare exponentials between these has lost nothing to over- or underflow
 TINY = 1e-30  # float32 exponentials above it have all their digits
 
 

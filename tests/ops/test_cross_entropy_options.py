@@ -219,6 +219,7 @@ LOGITS, SOFT = np.zeros((2, 3), float32), np.full((2, 3), 1 / 3, float32)
         ),
         (SOFT, {"softcap": 0}, ValueError, "softcap must be above 0, got 0"),
         (SOFT, {"softcap": np.nan}, ValueError, "softcap must be above 0, got nan"),
+        (SOFT, {"softcap": np.inf}, ValueError, "softcap must be finite, got inf: None caps nothing"),
         (SOFT, {"scale": 2.0}, ValueError, "scale must be a scalar array, got float"),
         (SOFT, {"weight": np.ones(2, float32)}, ValueError, r"floating weight \(3,\), got float32 \(2,\)"),
     ],
