@@ -32,6 +32,7 @@ from gpulayers.ops.loss_arguments import (
     checked_scale,
     inverse,
     is_looked_at,
+    mean_of,
 )
 from gpulayers.ops.op import as_rows
 from gpulayers.ops.soft_cross_entropy import soft_cross_entropy
@@ -150,11 +151,7 @@ def _loss_and_gradient(who: str, logits: Array, targets: Array, o: _Options, inp
     dlogits = dlogits.reshape(logits.shape)
     if o.reduction == "none":
         return losses.reshape(logits.shape[:-1]), dlogits
-    if mean is None:
-        return losses.sum(), dlogits
-    if xp is np and mean == 0:  # nothing counts: 0, even where a row's loss is infinite
-        return dtype.type(0), dlogits
-    return losses.sum() * mean, dlogits
+    return losses.sum() if mean is None else mean_of(losses.sum(), mean, dtype), dlogits
 
 
 def _mean(targets: Array, classes: int, weight: Array, o: _Options, dtype: np.dtype) -> Array:

@@ -185,6 +185,16 @@ def test_h12_phantom_logits(device):
 
 
 @on_devices
+def test_an_infinite_loss_that_counts_for_nothing_is_zero(device):
+    """Of class weights that are all 0 the z-loss is left, which they do not weigh."""
+    logits, targets, weight = np.array([[np.inf, 0, 0]], np.float32), np.array([1]), np.zeros(3, np.float32)
+    loss, _ = cross_entropy(
+        *(gl.to_device(a, device) for a in (logits, targets)), weight=gl.to_device(weight, device), z_loss=0.1
+    )
+    assert loss.get() == 0
+
+
+@on_devices
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_h13_nothing(device, reduction):
     """pytorch PR 80893: no row, no launch; no class, and so no target either."""
