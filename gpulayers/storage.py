@@ -10,15 +10,16 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
 
-from gpulayers.backend import Array, device_of, to_device
+from gpulayers.backend import Array, device_of, is_floating, to_device
 
 StrPath = str | os.PathLike[str]
 
@@ -34,6 +35,7 @@ DTYPES = {
         *(("uint64", "U64"), ("uint32", "U32"), ("uint16", "U16"), ("uint8", "U8")),
     ]
 }
+KINDS = {code: kind.newbyteorder("<") for kind, code in DTYPES.items()}
 
 
 class FileError(RuntimeError):
@@ -86,6 +88,54 @@ def remove_leftovers(folder: StrPath) -> None:
             if re.fullmatch(r"\..+\.\d+\.tmp", entry.name):
                 with contextlib.suppress(OSError):
                     entry.unlink()
+
+
+def filled_folder(paths: Iterable[Path], fill: Callable[[Path], object], leftovers: str) -> Path:
+    """The first of `paths` that is not there yet, made whole: `fill(folder)` fills one beside, and a rename follows.
+
+    So a folder is there with all that `fill` writes, or not at all, at whatever instant the process is killed. What a
+    killed one left beside, under a temporary name of a folder that matches the pattern `leftovers`, goes.
+
+    Raises FileExistsError when all of them are there, FileError when the disk fails, what `fill` raises; the folder
+    that it was filling is then gone.
+    """
+    first, *others = paths
+    _remove_unfinished(first.parent, leftovers)
+    temporary = first.with_name(f".{first.name}.{os.getpid()}.tmp")
+    try:
+        temporary.mkdir(parents=True)
+        with only_writer(temporary):  # so that nobody takes it for a leftover
+            fill(temporary)
+            path = _rename(temporary, [first, *others])
+    except BaseException as error:  # Ctrl-C too
+        shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, FileError):
+            raise FileError(str(error).replace(str(temporary), str(first))) from error
+        if isinstance(error, OSError) and not isinstance(error, FileExistsError):
+            raise FileError(f"cannot make the folder {first}: {error.strerror or error}") from error
+        raise
+    _flush_folder(path.parent)
+    return path
+
+
+def _rename(folder: Path, paths: list[Path]) -> Path:
+    for path in paths:
+        if os.path.lexists(path):  # rename would take the place of an empty folder
+            continue
+        try:
+            return folder.rename(path)
+        except OSError:
+            if not os.path.lexists(path):  # another process was not faster: the disk fails
+                raise
+    raise FileExistsError(f"{paths[0]} exists already")
+
+
+def _remove_unfinished(parent: Path, name: str) -> None:
+    with contextlib.suppress(OSError):
+        for entry in parent.iterdir():
+            if re.fullmatch(rf"\.{name}\.\d+\.tmp", entry.name) and entry.is_dir():
+                with contextlib.suppress(FileError), only_writer(entry):
+                    shutil.rmtree(entry, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -170,6 +220,15 @@ def load_tensors(path: StrPath, prefix: str = "") -> tuple[dict[str, np.ndarray]
     Raises FileError with one sentence for every file that is not one, is cut short or is damaged. safetensors checks
     all lengths in the header against the file before anything is allocated.
     """
+    tensors, metadata = map_tensors(path, prefix)
+    return {name: array.copy() for name, array in tensors.items()}, metadata
+
+
+def map_tensors(path: StrPath, prefix: str = "", checked: bool = True) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """`load_tensors` without the copies: read-only arrays in the memory-mapped file, fetched from it as they are used.
+
+    checked: False leaves out the checksums, for which the whole file has to be read.
+    """
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
@@ -178,9 +237,9 @@ def load_tensors(path: StrPath, prefix: str = "") -> tuple[dict[str, np.ndarray]
             raise FileError(f"{path} does not exist" if not path.exists() else f"{path} is not a file")
         with safe_open(path, framework="numpy") as file:
             metadata = dict(file.metadata() or {})
-            names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 it is no dictionary
-            tensors = {name: file.get_tensor(name) for name in names}
-        damaged = _damaged(tensors, metadata, metadata.pop(CHECKSUMS, None))
+        tensors = _mapped(path, prefix)
+        checksums = metadata.pop(CHECKSUMS, None)
+        damaged = _damaged(tensors, metadata, checksums) if checked else []
     except FileError:
         raise
     except SafetensorError as error:
@@ -192,6 +251,23 @@ def load_tensors(path: StrPath, prefix: str = "") -> tuple[dict[str, np.ndarray]
     return tensors, metadata
 
 
+def _mapped(path: Path, prefix: str) -> dict[str, np.ndarray]:
+    """The arrays of a file whose header safetensors has checked. Its own reader for NumPy lacks bfloat16 in places."""
+    memory = np.asarray(np.memmap(path, np.uint8, "r"))
+    start = 8 + int.from_bytes(memory[:8].tobytes(), "little")
+    header = json.loads(memory[8:start].tobytes())
+    header.pop(METADATA, None)
+    tensors = {}
+    for name, entry in header.items():
+        if not name.startswith(prefix):
+            continue
+        if entry["dtype"] not in KINDS:
+            raise FileError(f"{path} cannot be read: {name} has dtype {entry['dtype']}, which NumPy does not have")
+        begin, end = entry["data_offsets"]
+        tensors[name] = memory[start + begin : start + end].view(KINDS[entry["dtype"]]).reshape(entry["shape"])
+    return tensors
+
+
 def _damaged(tensors: dict[str, np.ndarray], metadata: dict[str, str], checksums: str | None) -> list[str]:
     """Names whose bytes are not those that were written; files of other programs have no checksums."""
     if checksums is None:
@@ -201,6 +277,14 @@ def _damaged(tensors: dict[str, np.ndarray], metadata: dict[str, str], checksums
     if written.get(METADATA, _checksum(metadata)) != _checksum(metadata):  # a file of before had none
         damaged.append(METADATA)
     return damaged
+
+
+def refuse_not_finite(path: StrPath, tensors: Mapping[str, np.ndarray]) -> None:
+    """Raises FileError if one of the tensors of the file `path` holds NaN or infinity."""
+    for name, array in tensors.items():
+        # The ends of its range say it without an array of flags: NaN is both.
+        if is_floating(array.dtype) and array.size and not np.isfinite([array.min(), array.max()]).all():
+            raise FileError(f"{path} holds NaN or infinity in {name}: take a file from before the training diverged")
 
 
 def _checksum(metadata: Mapping[str, str]) -> int:

@@ -6,7 +6,6 @@ line and ends with the same lab.json, byte for byte: nothing in it depends on th
 """
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from gpulayers.storage import FileError, StrPath, only_writer, write_atomically
 from gpulayers.training.config import read_toml
 from gpulayers.training.metrics import MetricsFile, read_metrics
 from gpulayers.training.options import ConfigError, as_table, with_table
-from gpulayers.training.run import make_folder, new_folder
+from gpulayers.training.run import new_folder
 
 SETTINGS, LINES, RESULTS = "lab.toml", "lab.jsonl", "lab.json"
 RESULT = {"first", "loss", "stopped", "sick", "well", "health"}  # of a combination, see `run_cell`
@@ -81,13 +80,8 @@ def start(
     if folder is not None and Path(folder).exists():
         raise ConfigError(f"{folder} exists already: choose another --out, or gpulayers lab --resume {folder}")
     text = (make_text or Text)(options)
-    path = new_folder("lab") if folder is None else make_folder(Path(folder))
-    settings = {"digest": text.digest, "lab": as_table(options)}
-    try:
-        write_atomically(path / SETTINGS, (HEAD + tomli_w.dumps(settings)).encode())
-    except BaseException:  # a full disk: without its settings it is no lab, and the folder would stand in the way
-        shutil.rmtree(path, ignore_errors=True)
-        raise
+    settings = HEAD + tomli_w.dumps({"digest": text.digest, "lab": as_table(options)})
+    path = new_folder("lab", folder, lambda unfinished: write_atomically(unfinished / SETTINGS, settings.encode()))
     return Study(path, options, text)
 
 

@@ -155,21 +155,29 @@ class Layer:
         (missing_keys, unexpected_keys), both empty if strict. Shapes and kinds of dtype must agree. Raises ValueError
         before anything is changed, and names all that does not match.
         """
+        unmatched = self.check_state_dict(state, strict)
+        for name, member in self._named_state().items():
+            if name in state:
+                member.assign(storage.beside(state[name], member.data))
+        return unmatched
+
+    def check_state_dict(self, state: dict[str, Any], strict: bool = True) -> Unmatched:
+        """What `load_state_dict` would return or refuse, with nothing loaded."""
         own = self._named_state()
-        unmatched = Unmatched([n for n in own if n not in state], [n for n in state if n not in own])
-        if strict and any(unmatched):
+        unmatched = Unmatched([n for n in own if n not in state], sorted(n for n in state if n not in own))
+        if strict and (unmatched.missing_keys or unmatched.unexpected_keys):
             missing, unexpected = (names or "none" for names in unmatched)
             raise ValueError(f"load_state_dict: missing {missing}, unexpected {unexpected}")
-        common = [name for name in own if name in state]
-        for name in common:
-            shape = np.shape(to_numpy(state[name]))
-            if shape != own[name].data.shape:
-                raise ValueError(f"load_state_dict: {name} has shape {shape}, this model has {own[name].data.shape}")
-            dtype = getattr(state[name], "dtype", own[name].data.dtype)
-            if is_floating(dtype) != is_floating(own[name].data.dtype):
-                raise ValueError(f"load_state_dict: {name} has dtype {dtype}, this model has {own[name].data.dtype}")
-        for name in common:
-            own[name].assign(storage.beside(state[name], own[name].data))
+        wrong = []
+        for name in (name for name in own if name in state):
+            given, wanted = (a if is_array(a) else np.asarray(a) for a in (state[name], own[name].data))
+            if given.shape != wanted.shape:
+                wrong.append(f"{name} has shape {given.shape}, this model has {wanted.shape}")
+            elif _kind(given.dtype) != _kind(wanted.dtype):
+                wrong.append(f"{name} has dtype {given.dtype}, this model has {wanted.dtype}")
+        if wrong:
+            more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+            raise ValueError(f"load_state_dict: {'; '.join(wrong[:3])}{more}")
         return unmatched
 
     def save(self, path: str | os.PathLike[str], metadata: dict[str, str] | None = None) -> None:
@@ -179,6 +187,7 @@ class Layer:
     def load(self, path: str | os.PathLike[str], strict: bool = True) -> Self:
         """Read what `save` wrote into this model. Raises `storage.FileError`, one sentence, nothing changed."""
         tensors, _ = storage.load_tensors(path)
+        storage.refuse_not_finite(path, tensors)
         try:
             self.load_state_dict(tensors, strict)
         except ValueError as error:
@@ -193,6 +202,11 @@ class Once(list[Any]):
         if not self:
             raise ValueError("this saved has been used: each forward pass is good for one backward pass")
         return super().pop(index)
+
+
+def _kind(dtype: np.dtype) -> str:
+    """Types of one kind may be converted into each other: floating ones, and integers."""
+    return "floating" if is_floating(dtype) else {"u": "i"}.get(dtype.kind, dtype.kind)
 
 
 def _members(name: str, value: Any) -> Iterator[tuple[str, Any]]:

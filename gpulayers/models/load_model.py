@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from gpulayers.layers.layer import Layer
-from gpulayers.storage import FileError, StrPath, load_tensors
+from gpulayers.storage import FileError, StrPath, load_tensors, refuse_not_finite
 
 Model = TypeVar("Model", bound=Layer)
 
@@ -20,6 +20,7 @@ def load_model(path: StrPath, name: str, make: Callable[..., Model]) -> Model:
     key = f"{name.lower()}_config"
     if key not in metadata:
         raise FileError(f"{path} holds no {name} (its metadata has no {key})")
+    refuse_not_finite(path, tensors)
     try:
         sizes: dict[str, Any] = json.loads(metadata[key])
         model = make(**sizes)

@@ -13,7 +13,7 @@ import json
 import platform
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy as np
 
 import gpulayers
 from gpulayers.backend import Array, to_numpy
-from gpulayers.storage import FileError, StrPath, load_tensors, remove_leftovers, save_tensors
+from gpulayers.storage import FileError, StrPath, load_tensors, refuse_not_finite, remove_leftovers, save_tensors
 
 FORMAT = "gpulayers checkpoint"
 VERSION = 1
@@ -80,7 +80,8 @@ def numbered_checkpoints(folder: StrPath) -> list[tuple[int, Path]]:
 def load_checkpoint(path: StrPath, prefix: str = "") -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """(tensors, metadata); prefix="model." leaves the moments on the disk.
 
-    Raises FileError, one sentence, for a file that is missing, cut short, damaged or not one of ours.
+    Raises FileError, one sentence, for a file that is missing, cut short, damaged or not one of ours, and for one with
+    NaN or infinity in the parameters or moments: no step goes on from that.
     """
     tensors, texts = load_tensors(path, prefix)
     try:
@@ -96,20 +97,39 @@ def load_checkpoint(path: StrPath, prefix: str = "") -> tuple[dict[str, np.ndarr
     step = metadata.get("step")
     if type(step) is not int or step < 0:
         raise FileError(f"{path} does not say at which step it was written")
+    refuse_not_finite(path, {name: array for name, array in tensors.items() if not name.startswith("optimizer.")})
     return tensors, metadata
 
 
-def latest_checkpoint(folder: StrPath, warn: Callable[[str], Any] = warnings.warn) -> Path:
-    """The newest checkpoint in `folder` that is whole; broken ones are passed over, with one sentence to `warn`.
+def whole_checkpoints(
+    folder: StrPath, warn: Callable[[str], Any] = warnings.warn
+) -> Iterator[tuple[Path, dict[str, np.ndarray], dict[str, Any]]]:
+    """(path, tensors, metadata) of the checkpoints in `folder` that are whole, the newest first.
 
-    Raises FileError if there is none.
+    Broken ones are passed over, with one sentence to `warn`. `checkpoint-best` comes last, whatever its step: for when
+    all others are broken. Raises FileError if the folder cannot be read.
     """
-    found = numbered_checkpoints(folder)
-    for _, path in reversed(found):
+    found = [path for _, path in reversed(numbered_checkpoints(folder))]
+    best = Path(folder) / BEST
+    for path in [*found, best] if best.is_file() else found:
         try:
-            load_checkpoint(path)
+            tensors, metadata = load_checkpoint(path)
         except FileError as error:
             warn(f"{error}; passed over")
         else:
-            return path
-    raise FileError(f"{folder} holds no checkpoint" + (" that is whole" if found else ""))
+            yield path, tensors, metadata
+
+
+def latest_checkpoint(folder: StrPath, warn: Callable[[str], Any] = warnings.warn) -> Path:
+    """The first of `whole_checkpoints`. Raises FileError, with the remedy, if there is none."""
+    for path, _, _ in whole_checkpoints(folder, warn):
+        return path
+    raise none_whole(folder)
+
+
+def none_whole(folder: StrPath) -> FileError:
+    """What to say of a folder from which nothing can go on."""
+    whole = " that is whole" if numbered_checkpoints(folder) or (Path(folder) / BEST).is_file() else ""
+    config = Path(folder) / "config.toml"
+    settings = f" with its settings: gpulayers train --config {config}" if config.is_file() else ""
+    return FileError(f"{folder} holds no checkpoint{whole}: start again in another folder{settings}")

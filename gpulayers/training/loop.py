@@ -180,8 +180,9 @@ class Trainer:
         record = self._figures(self.pending)
         if self._due(options.eval_every) or self.step == options.steps:
             record |= self._measure()
-        self.metrics.write(record)
+        self.metrics.write(record)  # before any checkpoint of this step: none is without its line
         if "val_loss" in record:
+            self._keep_best(record["val_loss"])
             self._plot()
         if self._due(options.sample_every) or (options.sample_every and self.step == options.steps):
             self._sample()
@@ -253,14 +254,17 @@ class Trainer:
         return "" if sick is None else f" ({sick})"
 
     def _measure(self) -> Figures:
-        """What the task measures. The checkpoint is kept as the best one if its validation loss is lower than ever."""
+        """What the task measures."""
         figures = self.task.measure()
         self.progress.measured(shown(figures, self.task.units))
-        if (loss := figures["val_loss"]) < self.best:
+        return figures
+
+    def _keep_best(self, loss: float) -> None:
+        """The checkpoint is kept as the best one if its validation loss is lower than ever."""
+        if loss < self.best:
             self.best = loss
             save_best(self.folder, self.step, self._tensors(), self._metadata(loss))
         self.task.pictures(self.folder, self.step)
-        return figures
 
     def _sample(self) -> None:
         try:

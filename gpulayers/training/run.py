@@ -2,16 +2,16 @@
 
 import datetime
 import os
-import shutil
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from gpulayers.backend import use
 from gpulayers.data import DataError
 from gpulayers.optim import LossScale, Optimizer, make_optimizer, make_schedule
-from gpulayers.storage import FileError, StrPath, only_writer
-from gpulayers.training.checkpoint import BEST, latest_checkpoint, load_checkpoint
+from gpulayers.storage import FileError, StrPath, filled_folder, only_writer
+from gpulayers.training.checkpoint import BEST, latest_checkpoint, load_checkpoint, none_whole, whole_checkpoints
 from gpulayers.training.config import LOW_PRECISION, Config
 from gpulayers.training.loop import Trainer
 from gpulayers.training.options import ConfigError
@@ -30,15 +30,14 @@ def start(config: Config, folder: StrPath | None = None) -> Trainer:
     if folder is not None and os.path.lexists(folder):
         raise ConfigError(already_there(folder))
     task = TASKS[config.task](config)
-    optimizer = optimizer_for(task)
-    path = new_folder(config.task) if folder is None else make_folder(Path(folder))
-    trainer = Trainer(path, config, task, optimizer)
-    try:
-        config.write(path / CONFIG)
+    trainer = Trainer(Path(), config, task, optimizer_for(task))
+
+    def fill(unfinished: Path) -> None:
+        trainer.folder = unfinished
+        config.write(unfinished / CONFIG)
         trainer.save()
-    except BaseException:  # a full disk, Ctrl-C: without step 0 it is no run, and the folder would stand in the way
-        shutil.rmtree(path, ignore_errors=True)
-        raise
+
+    trainer.folder = new_folder(config.task, folder, fill)
     return trainer
 
 
@@ -56,12 +55,35 @@ def resume(
     folder = Path(folder)
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not a run folder" if folder.exists() else f"{folder} does not exist")
-    path = latest_checkpoint(folder, warn)
-    tensors, metadata = load_checkpoint(path)
+    changes = {"steps": steps, "backend": backend, "threads": threads}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    last: FileError | None = None
+    for path, tensors, metadata in whole_checkpoints(folder, warn):
+        try:
+            trainer, recorded = _trainer_at(folder, path, tensors, metadata, changes)
+            break
+        except FileError as error:  # of another model, say: an older one may do
+            if last is not None:
+                warn(f"{last}; passed over")
+            last = error
+    else:
+        raise last or none_whole(folder)
+    if last is not None:
+        warn(f"{last}; passed over")
+    if trainer.config != recorded:  # so that the next resume knows it too, whenever this one stops
+        with only_writer(folder):
+            trainer.config.write(folder / CONFIG)
+            trainer.save()
+    return trainer
+
+
+def _trainer_at(
+    folder: Path, path: Path, tensors: dict[str, Any], metadata: dict[str, Any], changes: dict[str, Any]
+) -> tuple[Trainer, Config]:
+    """The run in `folder` at the checkpoint `path`, and the settings that it has recorded. Raises as `resume`."""
     check_metadata(path, metadata)
     recorded = config_of(path, metadata)
-    changes = {"steps": steps, "backend": backend, "threads": threads}
-    config = recorded.with_training(**{name: value for name, value in changes.items() if value is not None})
+    config = recorded.with_training(**changes)
     config.training.complete()  # refuses what does not fit
     if metadata["step"] >= config.training.steps:
         raise ConfigError(f"{folder} is finished: it has done {metadata['step']} steps; give a larger --steps to go on")
@@ -81,11 +103,7 @@ def resume(
         skipped=metadata["skipped_in_a_row"],
     )
     trainer.saved_at = trainer.step
-    if config != recorded:  # so that the next resume knows it too, whenever this one stops
-        with only_writer(folder):
-            config.write(folder / CONFIG)
-            trainer.save()
-    return trainer
+    return trainer, recorded
 
 
 def optimizer_for(task: Task) -> Optimizer:
@@ -127,10 +145,15 @@ def loss_scale(task: Task) -> LossScale:
 
 
 def restore(path: Path, tensors: dict[str, Any], model: Any, optimizer: Any) -> None:
-    """Copy the tensors of a checkpoint into model and optimizer. Raises FileError if it is of another model."""
+    """Copy the tensors of a checkpoint into model and optimizer.
+
+    Raises FileError if it is of another model; neither of the two is changed then.
+    """
+    of_model, of_optimizer = parameters(tensors), {n: t for n, t in tensors.items() if not n.startswith("model.")}
     try:
-        model.load_state_dict(parameters(tensors))
-        optimizer.load_state_dict({name: t for name, t in tensors.items() if not name.startswith("model.")})
+        model.check_state_dict(of_model)
+        optimizer.load_state_dict(of_optimizer)
+        model.load_state_dict(of_model)
     except (ValueError, KeyError) as error:
         raise FileError(f"{path} is a checkpoint of another model: {error}") from error
 
@@ -207,22 +230,23 @@ def already_there(folder: StrPath) -> str:
     )
 
 
-def make_folder(path: Path) -> Path:
-    """A folder that was not there. Raises ConfigError if it was, FileError if it cannot be made."""
+def new_folder(kind: str, folder: StrPath | None, fill: Callable[[Path], object]) -> Path:
+    """`folder`, or runs/<kind>-<date>-<time>, with a number behind it where two runs start in the same second.
+
+    It is there once `fill` has written all that belongs into it, and not before: see `storage.filled_folder`. Raises
+    ConfigError if it was there already, FileError if it cannot be made.
+    """
+    if folder is not None:
+        paths, leftovers = iter([Path(folder)]), re.escape(Path(folder).name)
+    else:
+        paths, leftovers = _names(kind), rf"{kind}-[\d-]+"
     try:
-        path.mkdir(parents=True)
+        return filled_folder(paths, fill, leftovers)
     except FileExistsError as error:
-        raise ConfigError(already_there(path)) from error
-    except OSError as error:
-        raise FileError(f"cannot make the folder {path}: {error.strerror or error}") from error
-    return path
+        raise ConfigError(already_there(folder or "runs")) from error
 
 
-def new_folder(task: str) -> Path:
-    """runs/<task>-<date>-<time>, with a number behind it where two runs start in the same second."""
-    name = f"{task}-{datetime.datetime.now():%Y-%m-%d-%H%M%S}"
-    for number in range(1, 1000):
-        path = Path("runs") / (name if number == 1 else f"{name}-{number}")
-        if not path.exists():
-            return make_folder(path)
-    raise FileError(f"runs/{name} and a thousand more exist already")
+def _names(kind: str) -> Iterator[Path]:
+    name = f"{kind}-{datetime.datetime.now():%Y-%m-%d-%H%M%S}"
+    yield Path("runs") / name
+    yield from (Path("runs") / f"{name}-{number}" for number in range(2, 1000))

@@ -108,18 +108,43 @@ def test_broken_ones_are_passed_over_with_a_sentence_each(tmp_path):
 
 
 def test_none_at_all_none_whole_and_no_folder(tmp_path):
-    with pytest.raises(FileError, match=r"holds no checkpoint$"):
+    with pytest.raises(FileError, match=r"holds no checkpoint: start again in another folder$"):
         latest_checkpoint(tmp_path)
-    save_best(tmp_path, 1, tensors(), {})
+    (tmp_path / "config.toml").touch()
     (tmp_path / ".checkpoint-00000001.safetensors.77.tmp").write_bytes(b"half")
     (tmp_path / "checkpoint-00000009.safetensors.bak").touch()
-    with pytest.raises(FileError, match=r"holds no checkpoint$"):
+    with pytest.raises(
+        FileError, match=r"holds no checkpoint: start again in another folder with its settings: .*\.toml$"
+    ):
         latest_checkpoint(tmp_path)
     (tmp_path / "checkpoint-00000009.safetensors").touch()
-    with pytest.raises(FileError, match="holds no checkpoint that is whole"):
+    with pytest.raises(FileError, match="holds no checkpoint that is whole: start again"):
         latest_checkpoint(tmp_path, lambda sentence: None)
     with pytest.raises(FileError, match=r"cannot read the run folder .*missing: No such file or directory"):
         latest_checkpoint(tmp_path / "missing")
+
+
+def test_the_best_one_where_all_others_are_broken(tmp_path):
+    save_best(tmp_path, 7, tensors(7), {})
+    assert latest_checkpoint(tmp_path).name == BEST
+    for step in (8, 9):
+        (tmp_path / f"checkpoint-{step:08d}.safetensors").write_bytes(b"broken")
+    said: list[str] = []
+    assert latest_checkpoint(tmp_path, said.append).name == BEST
+    assert len(said) == 2
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["model.weight", "m.weight", "v.weight"])
+def test_one_that_is_not_finite_is_passed_over(tmp_path, name, value):
+    save_checkpoint(tmp_path, 1, tensors(1), {})
+    spoilt = tensors(2)
+    spoilt[name][1, 2] = value
+    save_checkpoint(tmp_path, 2, spoilt, {})
+    said: list[str] = []
+    assert latest_checkpoint(tmp_path, said.append).name == "checkpoint-00000001.safetensors"
+    assert len(said) == 1
+    assert f"00000002.safetensors holds NaN or infinity in {name}: take a file from before" in said[0]
 
 
 # ------------------------------------------------------------------------------------------------- failing writers
