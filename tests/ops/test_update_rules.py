@@ -88,3 +88,12 @@ def test_zeros_stay_zeros(rng):
                 array.fill(0)
         RULES[name][0].cpu(*arrays, g, np.array(STEP, np.float32), **rule(name, weight_decay=0.1, l1=0.1))
         assert not arrays[0].any(), name
+
+
+@pytest.mark.parametrize("body", ["reference", "cpu"])
+def test_centered_rmsprop_takes_0_for_a_variance_below_0(body):
+    """Rounding alone leads there; its root would be NaN."""
+    p, v, w, g = (np.full(3, x, np.float32) for x in (0.0, 1.0, 1.01, 2.0))
+    numbers = {"numbers": (0.9, 0.5, 0.0), "weight_decay": 0.0, "decoupled": False, "l1": 0.0, "lr_scale": 1.0}
+    RULES["rmsprop"][0].bodies[body](p, None, v, w, g, np.array(STEP, np.float32), **numbers)
+    assert p == pytest.approx(np.full(3, -1e-2 * 1 / 0.5))
