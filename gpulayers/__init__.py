@@ -9,7 +9,7 @@
 >>> optimizer.step()
 """
 
-from gpulayers import initialize, profiling
+from gpulayers import initialize, parallel, profiling
 from gpulayers.backend import array_module, device_of, to_device, to_numpy, use
 from gpulayers.decoding import beam_search, greedy_decode, sample_decode
 from gpulayers.functions import one_hot, pad_sequences, top_k, top_k_backward
@@ -205,6 +205,7 @@ __all__ = [
     "pack",
     "pad_sequences",
     "padding_mask",
+    "parallel",
     "profiling",
     "sample_decode",
     "smooth_l1_loss",

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,6 +62,18 @@ def import_emulated() -> Any:
 
     toolkit.find()  # here, where nothing has begun, rather than at the first kernel
     return cupy
+
+
+def import_nccl(xp: Any) -> Any:
+    """`cupy.cuda.nccl`, of which `available` says whether CuPy has found NCCL; for the emulator its stand-in."""
+    if xp.__name__ != "cupy":
+        from gpulayers.emulator import nccl
+
+        return nccl
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a page on how to install it
+        from cupy.cuda import nccl as cupys
+    return cupys
 
 
 # ---------------------------------------------------------------------------------------------------- kernels

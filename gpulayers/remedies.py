@@ -5,6 +5,9 @@ INSTALL = {
     "cuda12": "pip install 'cupy-cuda12x[ctk]>=14'",
     "cuda13": "pip install 'cupy-cuda13x[ctk]>=14'",
     "emulated": "pip install 'nvidia-cuda-nvrtc>=13' 'nvidia-cuda-runtime>=13'",
+    "mpi": "pip install 'mpi4py>=4.1' 'mpich>=5.0'",
+    "nccl12": "pip install 'nvidia-nccl-cu12>=2.27.7'",
+    "nccl13": "pip install 'nvidia-nccl-cu13>=2.27.7'",
     "examples": "pip install 'scikit-learn>=1.5'",
     "profile": "pip install 'nvtx>=0.2.11'",
 }
