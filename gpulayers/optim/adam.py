@@ -6,7 +6,7 @@ from gpulayers.backend import Array
 from gpulayers.layers.layer import Layer
 from gpulayers.ops.adam import adam
 from gpulayers.ops.adam_rules import amsgrad
-from gpulayers.optim.check import check_beta
+from gpulayers.optim.check import check_beta, check_eps
 from gpulayers.optim.group import Settings
 from gpulayers.optim.optimizer import Optimizer
 from gpulayers.parameter import Flat
@@ -39,8 +39,7 @@ class Adam(Optimizer):
             raise ValueError(f"{type(self).__name__}: betas must be two numbers, got {betas}")
         for i, beta in enumerate(betas):
             check_beta(f"{type(self).__name__}: betas[{i}]", beta)
-        if not eps > 0:
-            raise ValueError(f"{type(self).__name__}: eps must be above 0, got {eps}; a zero gradient would give 0 / 0")
+        check_eps(f"{type(self).__name__}: eps", eps)
         self.betas, self.eps, self.amsgrad = (betas[0], betas[1]), eps, amsgrad
         if amsgrad:
             self.moments = ("m", "v", "v_max")

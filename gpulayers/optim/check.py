@@ -7,6 +7,8 @@ import numpy as np
 
 from gpulayers.backend import Array, is_floating, to_numpy
 
+EPS_FLOOR = float(np.finfo(np.float32).tiny)  # kernels flush what is smaller
+
 
 def check_not_negative(name: str, value: float) -> None:
     if not 0 <= value < math.inf:
@@ -16,6 +18,12 @@ def check_not_negative(name: str, value: float) -> None:
 def check_limit(name: str, value: float | None) -> None:
     if value is not None and not value > 0:
         raise ValueError(f"{name} must be above 0, got {value}")
+
+
+def check_eps(name: str, value: float) -> None:
+    """What keeps a zero gradient from giving 0 / 0 must not itself become 0 in float32."""
+    if not EPS_FLOOR <= value < math.inf:
+        raise ValueError(f"{name} must be at least {EPS_FLOOR:.2g}, and finite, got {value}")
 
 
 def check_beta(name: str, value: float) -> None:

@@ -100,7 +100,8 @@ class Rprop(RuleOptimizer):
     by etas[0] when the sign turns (that step is left out): p = p - v sign(g). For whole batches: with small ones the
     sign is noise.
 
-    lr is the first step size, within step_sizes; no schedule, for nothing reads the rate later.
+    lr is the first step size, within step_sizes; no schedule, for nothing reads the rate later. lr = 0 does not stand
+    still, as it does nowhere else but in PyTorch's Rprop: steps are step_sizes[0] then. Freeze what is to stay.
     Source: Riedmiller and Braun, 1993, without its step back.
     """
 
@@ -156,6 +157,7 @@ class ASGD(RuleOptimizer):
             raise ValueError(f"ASGD: alpha must be in 0..1, got {alpha}")
         self._check(t0=t0)
         self.numbers = (lambd, alpha, t0)
+        self._swapped = False
         super().__init__(model, lr, weight_decay=weight_decay, **options)
 
     def _make_arrays(self) -> None:
@@ -164,6 +166,12 @@ class ASGD(RuleOptimizer):
         self._moments["average"][...], _ = self._weights(slice(None))
 
     def swap(self) -> None:
-        """Exchange parameters and their average; a second call puts them back."""
+        """Exchange parameters and their average; a second call puts them back, and no update comes between."""
         average = self._moments["average"]
         average[...] = replace(self.flat, average)
+        self._swapped = not self._swapped
+
+    def _check_place(self) -> None:
+        super()._check_place()
+        if self._swapped:
+            raise RuntimeError("ASGD: the model holds the average now; swap back before the next step")

@@ -13,7 +13,7 @@ from gpulayers.ops.adam import adam
 from gpulayers.ops.gradient_rules import muon
 from gpulayers.ops.move import move
 from gpulayers.ops.newton_schulz import COEFFICIENTS, newton_schulz
-from gpulayers.optim.check import check_beta, check_not_negative
+from gpulayers.optim.check import check_beta, check_eps, check_not_negative
 from gpulayers.optim.group import Settings
 from gpulayers.optim.optimizer import Optimizer
 from gpulayers.parameter import Flat, Segment
@@ -67,9 +67,14 @@ class Muon(Optimizer):
             raise ValueError(f"Muon: ns_steps must be in 1..99, got {ns_steps}")
         for i, beta in enumerate(adamw_betas):
             check_beta(f"Muon: adamw_betas[{i}]", beta)
-        check_not_negative("Muon: adamw_lr", lr if adamw_lr is None else adamw_lr)
-        if not lr > 0 or not eps > 0 or not adamw_eps > 0:
-            raise ValueError(f"Muon: lr, eps and adamw_eps must be above 0, got {lr}, {eps} and {adamw_eps}")
+        check_eps("Muon: eps", eps)
+        check_eps("Muon: adamw_eps", adamw_eps)
+        if adamw_lr is not None:
+            check_not_negative("Muon: adamw_lr", adamw_lr)
+            if lr == 0:
+                raise ValueError(
+                    f"Muon: adamw_lr is kept as a multiple of lr, which must not be 0 then, got {adamw_lr}"
+                )
         self.momentum, self.nesterov, self.betas, self.adamw_eps = momentum, nesterov, adamw_betas, adamw_eps
         self.orthogonal = {"coefficients": ns_coefficients, "steps": ns_steps, "eps": eps}
         self._adjust = ADJUST[adjust_lr_fn or "original"]

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from gpulayers.backend import Array
 from gpulayers.layers.layer import Layer
 from gpulayers.ops.op import Op
-from gpulayers.optim.check import check_beta, check_not_negative
+from gpulayers.optim.check import check_beta, check_eps, check_not_negative
 from gpulayers.optim.group import Settings
 from gpulayers.optim.optimizer import Optimizer
 from gpulayers.parameter import Flat
@@ -48,15 +48,15 @@ class RuleOptimizer(Optimizer):
         return not self.decoupled
 
     def _check(self, **numbers: float) -> None:
-        """Each must be 0 or more, and finite; `eps` must be above 0, what is called a beta below 1."""
+        """Each must be 0 or more, and finite; `eps` above 0 in float32, what is called a beta below 1."""
         for name, value in numbers.items():
             who = f"{type(self).__name__}: {name}"
             if name in ("beta1", "beta2", "alpha", "rho"):
                 check_beta({"beta1": f"{who[:-5]}betas[0]", "beta2": f"{who[:-5]}betas[1]"}.get(name, who), value)
+            elif name == "eps":
+                check_eps(who, value)
             else:
                 check_not_negative(who, value)
-            if name == "eps" and value == 0:
-                raise ValueError(f"{who} must be above 0, got {value}; a zero gradient would give 0 / 0")
 
     def _betas(self, betas: tuple[float, float]) -> tuple[float, float]:
         if len(betas) != 2:

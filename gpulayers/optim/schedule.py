@@ -179,8 +179,11 @@ def cyclic(
     down = up if step_size_down is None else step_size_down
     if min(up, down) < 1:
         raise ValueError(f"cyclic schedule: step_size_up and step_size_down must be at least 1, got {up} and {down}")
-    heights = {"triangular": lambda cycle, j: 1.0, "triangular2": lambda cycle, j: 0.5**cycle}
-    heights["exp_range"] = lambda cycle, j: gamma**j
+    heights: dict[str, Callable[[int, int], float]] = {
+        "triangular": lambda cycle, j: 1.0,
+        "triangular2": lambda cycle, j: 0.5**cycle,
+        "exp_range": lambda cycle, j: gamma**j,
+    }
     if mode not in heights:
         raise ValueError(f"cyclic schedule: mode must be one of {', '.join(heights)}, got {mode!r}")
     _check_gamma("cyclic", gamma)
@@ -230,6 +233,7 @@ def one_cycle(
 
 def sequence(schedules: Sequence[Schedule], milestones: Sequence[int]) -> Schedule:
     """One schedule behind the other: number i + 1 begins, with its k = 0, at update milestones[i]."""
+    _check_fixed("sequence", schedules)
     if len(milestones) != len(schedules) - 1:
         raise ValueError(f"sequence: {len(schedules)} schedules take one milestone less, got {len(milestones)}")
     if any(a > b for a, b in zip((0, *milestones), milestones, strict=False)):
@@ -247,8 +251,16 @@ def chained(schedules: Sequence[Schedule]) -> Schedule:
     """The product of schedules."""
     if not schedules:
         raise ValueError("chained: there must be at least one schedule")
+    _check_fixed("chained", schedules)
     steps = max(schedule.steps for schedule in schedules)
     return Schedule("chained", steps, 0, lambda k: math.prod(schedule(k) for schedule in schedules))
+
+
+def _check_fixed(name: str, schedules: Sequence[Schedule]) -> None:
+    """A Plateau's factor follows from metrics, not from k."""
+    for i, one in enumerate(schedules):
+        if not isinstance(one, Schedule):
+            raise TypeError(f"{name}: schedules[{i}] must be a Schedule, got {type(one).__name__}")
 
 
 def _check_final(name: str, final: float, option: str = "final") -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from gpulayers.optim import SCHEDULES
+from gpulayers.optim.check import EPS_FLOOR
 from gpulayers.optim.schedule import MOST_STEPS
 from gpulayers.storage import StrPath, write_atomically
 from gpulayers.training.options import ConfigError, Options, as_table, option, suggestion, with_table
@@ -58,7 +59,7 @@ class OptimizerOptions(Options):
     clip_value: float = option(0.0, "largest absolute value of a gradient's element; 0: any", at_least=0)
     beta1: float = option(0.9, "adam, adamw, nadam, radam, lion: memory of the first moment", at_least=0, below=1)
     beta2: float = option(0.99, "the same: memory of the second moment; lion: of the only one", at_least=0, below=1)
-    eps: float = option(1e-8, "all but sgd and lion: added to the root of the second moment", above=0)
+    eps: float = option(1e-8, "all but sgd and lion: added to the root of the second moment", at_least=EPS_FLOOR)
     alpha: float = option(0.99, "rmsprop: memory of the gradient's square", at_least=0, below=1)
     momentum: float = option(0.9, "sgd: memory of the velocity", at_least=0)
     nesterov: bool = option(False, "sgd: Nesterov's momentum")

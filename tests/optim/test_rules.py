@@ -213,7 +213,10 @@ def test_threads_give_the_same_bits(threads, weights, monkeypatch):
     [
         (lambda m: NAdam(m, betas=(0.9, 1.0)), r"NAdam: betas\[1\] must be in 0..1, without 1, got 1.0"),
         (lambda m: NAdam(m, momentum_decay=-1), "NAdam: momentum_decay must be 0 or more, and finite, got -1"),
-        (lambda m: RAdam(m, eps=0.0), "RAdam: eps must be above 0, got 0.0; a zero gradient"),
+        (lambda m: RAdam(m, eps=0.0), "RAdam: eps must be at least 1.2e-38, and finite, got 0.0"),
+        (lambda m: Adagrad(m, eps=1e-46), "Adagrad: eps must be at least 1.2e-38, and finite, got 1e-46"),
+        (lambda m: Muon(m, adamw_eps=1e-50), "Muon: adamw_eps must be at least 1.2e-38"),
+        (lambda m: Muon(m, lr=0.0, adamw_lr=0.1), "Muon: adamw_lr is kept as a multiple of lr, which must not be 0"),
         (lambda m: Lion(m, betas=(0.9,)), "Lion: betas must be two numbers, got"),
         (lambda m: RMSprop(m, alpha=1.0), "RMSprop: alpha must be in 0..1, without 1, got 1.0"),
         (lambda m: RMSprop(m, momentum=-0.1), "RMSprop: momentum must be 0 or more"),
@@ -249,6 +252,16 @@ def test_the_average_of_what_was_never_updated_is_the_parameter(dtype, model, gr
     optimizer.swap()
     assert np.array_equal(model.state_dict()["weight"], before["weight"])
     assert not np.array_equal(model.state_dict()["bias"], before["bias"])
+    with pytest.raises(RuntimeError, match="ASGD: the model holds the average now; swap back before the next step"):
+        optimizer.step()
+
+
+def test_muon_at_rate_0_stands_still(model, gradients):
+    before, optimizer = model.state_dict(), Muon(model, lr=0.0)
+    gradients(model, np.random.default_rng(0))
+    optimizer.step()
+    assert optimizer.applied == 1
+    assert all(np.array_equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

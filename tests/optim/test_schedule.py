@@ -119,6 +119,12 @@ def test_refused(name, options, sentence):
         make_schedule(name, **{"steps": 10, **options})
 
 
+@pytest.mark.parametrize("combine", [lambda s: sequence(s, [5]), chained])
+def test_a_plateau_has_no_place_in_a_row_of_schedules(combine):
+    with pytest.raises(TypeError, match=r"schedules\[1\] must be a Schedule, got Plateau"):
+        combine([make_schedule("cosine", 10), Plateau()])
+
+
 def test_exponential_ends_where_it_should():
     schedule = make_schedule("exponential", 12, 2, final=0.01)
     assert [schedule(k) for k in (2, 7, 12)] == pytest.approx([1, 0.1, 0.01])
