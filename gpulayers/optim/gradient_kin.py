@@ -101,7 +101,7 @@ class Rprop(RuleOptimizer):
     sign is noise.
 
     lr is the first step size, within step_sizes; no schedule, for nothing reads the rate later. lr = 0 does not stand
-    still, as it does nowhere else but in PyTorch's Rprop: steps are step_sizes[0] then. Freeze what is to stay.
+    still (nor does PyTorch's): its steps are step_sizes[0]. Freeze what is to stay.
     Source: Riedmiller and Braun, 1993, without its step back.
     """
 
