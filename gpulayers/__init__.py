@@ -9,7 +9,7 @@
 >>> optimizer.step()
 """
 
-from gpulayers import initialize, parallel, profiling
+from gpulayers import initialize, parallel, profiling, torch_map
 from gpulayers.backend import array_module, device_of, to_device, to_numpy, use
 from gpulayers.decoding import beam_search, greedy_decode, sample_decode
 from gpulayers.functions import one_hot, pad_sequences, top_k, top_k_backward
@@ -214,5 +214,6 @@ __all__ = [
     "to_numpy",
     "top_k",
     "top_k_backward",
+    "torch_map",
     "use",
 ]

@@ -1,6 +1,6 @@
 """Write tests/vectors/*.npz: values made with PyTorch, to which the tests hold the library without needing PyTorch.
 
-    python tests/make_vectors.py            # needs PyTorch; on the CPU, float64, deterministic
+    python tests/make_vectors.py            # needs PyTorch and transformers; on the CPU, float64, deterministic
 
 The files are in the repository; run it again only when a case is added or changed.
 """
@@ -16,6 +16,7 @@ from vectors import (
     optimizers,
     recurrent,
     seq2seq,
+    torch_map,
     transformer,
     vit,
 )
@@ -37,6 +38,7 @@ def main() -> None:
         recurrent,
         seq2seq,
         vit,
+        torch_map,
     ):
         part.write()
     for path in sorted(FOLDER.glob("*.npz")):
