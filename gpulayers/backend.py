@@ -93,7 +93,7 @@ def empty(shape: int | tuple[int, ...], dtype: DTypeLike, like: Array = None) ->
 
     A block goes back to the pool when the last array or view on it dies.
     """
-    xp = array_module(like)
+    xp = np if type(like) is np.ndarray else array_module(like)
     if xp is np:
         return pool_empty(shape, np.dtype(dtype))
     return xp.empty(shape, dtype)  # CuPy has a pool of its own

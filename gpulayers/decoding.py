@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpulayers.backend import Array, device_of, is_array, to_device, to_numpy
+from gpulayers.growing import Growing
 from gpulayers.layers.layer import check_integer, check_number, check_sizes
 from gpulayers.ops.embedding import check_integers
 from gpulayers.sampling import Sampling, pick
@@ -198,11 +199,14 @@ def _padded(rows: list[np.ndarray], pad: int) -> np.ndarray:
 def take_rows(state: Any, rows: np.ndarray) -> Any:
     """`state` with rows `rows` (integers in host memory) of its arrays, in that order; a row may be taken twice.
 
-    state: an array, None, an int, or tuples, NamedTuples and lists of states. Axis 0 of every array is the batch.
+    state: an array, a `Growing`, None, an int, or tuples, NamedTuples and lists of states. Axis 0 of every array is the
+    batch.
     Raises TypeError for anything else.
     """
     if state is None or isinstance(state, int):
         return state
+    if isinstance(state, Growing):
+        return state.take(rows)
     if is_array(state):
         return state[to_device(rows, device_of(state))]
     if isinstance(state, list):

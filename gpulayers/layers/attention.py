@@ -3,7 +3,8 @@
 from typing import Any, NamedTuple
 
 from gpulayers import initialize
-from gpulayers.backend import Array, array_module, empty
+from gpulayers.backend import Array, empty
+from gpulayers.growing import Growing
 from gpulayers.initialize import Init, Rng
 from gpulayers.layers.layer import Layer, check_flags, check_integer, check_number, floating_input
 from gpulayers.layers.linear import Linear
@@ -29,10 +30,28 @@ class Saved(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """Keys and values of the rows so far, (B, S, K, d) and (B, S, K, dv)."""
+    """Keys and values of the rows so far, head by head: (B, K, S, d) and (B, K, S, dv), growing along S.
 
-    k: Array
-    v: Array
+    k, v: views of them as the projections made them, (B, S, K, d) and (B, S, K, dv).
+    """
+
+    keys: Growing
+    values: Growing
+
+    @property
+    def k(self) -> Array:
+        return self.keys.rows.swapaxes(1, 2)
+
+    @property
+    def v(self) -> Array:
+        return self.values.rows.swapaxes(1, 2)
+
+    def append(self, k: Array, v: Array) -> "Cache":
+        return Cache(self.keys.append(k.swapaxes(1, 2)), self.values.append(v.swapaxes(1, 2)))
+
+    @classmethod
+    def of(cls, k: Array, v: Array) -> "Cache":
+        return cls(*(Growing(x.swapaxes(1, 2), axis=2) for x in (k, v)))
 
 
 class MultiHeadAttention(Layer):
@@ -195,28 +214,32 @@ class MultiHeadAttention(Layer):
         if self.kdim is None:
             raise TypeError("MultiHeadAttention.start is for cross-attention; self-attention starts with cache=None")
         parts, _ = self._project((key, value), self.inputs[1:])
-        return Cache(parts["k"], parts["v"])
+        return Cache.of(parts["k"], parts["v"])
 
     def step(self, x: Array, cache: Cache | None = None, *, hide: Array = None) -> tuple[Array, Cache]:
         """Evaluation, piece by piece: y, equal to the matching rows of a whole pass, and the cache for the next piece.
 
         Causal self-attention: the rows of x follow those that made `cache`, None at first; the new cache has theirs as
-        well, and the old one stays. Cross-attention: `cache` comes from `start` and is handed back as it is.
+        well, and the old one stays what it was (`growing.py`). Cross-attention: `cache` comes from `start` and is
+        handed back as it is.
         x: (B, T, dim), T is 1 when decoding. hide: broadcastable to (B, H, T, S), S counting the cached rows too.
         """
         alone = self.kdim is None
         if cache is None and not alone:
             raise TypeError("MultiHeadAttention.step takes the cache that start(key) made: this is cross-attention")
-        parts, _ = self._project((x,), self.inputs[:1], start=0 if cache is None else cache.k.shape[1])
+        if cache is not None and not isinstance(cache, Cache):
+            raise TypeError(f"MultiHeadAttention.step takes the cache that step gave, got {type(cache).__name__}")
+        parts, _ = self._project((x,), self.inputs[:1], start=0 if cache is None else cache.keys.length)
         if cache is not None and len(cache.k) != len(x):
             raise ValueError(f"MultiHeadAttention.step takes a cache of {len(x)} samples, got {len(cache.k)}")
-        if cache is None:
-            cache = Cache(parts["k"], parts["v"])
-        elif alone:
-            xp = array_module(x, cache.k)
-            cache = Cache(*(xp.concatenate([old, parts[name]], axis=1) for old, name in zip(cache, "kv", strict=True)))
-        hide = self._checked(hide, {"q": parts["q"], "k": cache.k})
-        out, _, _ = attention(parts["q"], *cache, hide, alone, self.scale, 0.0, None, save=False)
+        if alone:
+            k, v = parts["k"], parts["v"]
+            cache = Cache.of(k, v) if cache is None else cache.append(k, v)
+        assert cache is not None
+        k, v = cache.k, cache.v
+        hide = self._checked(hide, {"q": parts["q"], "k": k})
+        causal = alone and x.shape[1] > 1  # one query sees everything up to itself
+        out, _, _ = attention(parts["q"], k, v, hide, causal, self.scale, 0.0, None, save=False)
         return self.out(self._merge(out)), cache
 
     # ------------------------------------------------------------------------------------------ the parts

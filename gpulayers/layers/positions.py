@@ -12,6 +12,7 @@ from gpulayers.cuda import keep_on, place_of
 from gpulayers.initialize import Init, Rng
 from gpulayers.layers.layer import Layer, check_dtype, check_number, check_sizes, floating_input, floating_like
 from gpulayers.ops.add import add
+from gpulayers.ops.embedding import embedding
 from gpulayers.ops.rotary import angles, table_rows
 from gpulayers.ops.sum_rows import sum_rows
 from gpulayers.parameter import Parameter
@@ -50,6 +51,14 @@ class LearnedPositions(Layer):
             last = start + x.shape[1] - 1
             raise ValueError(f"LearnedPositions: positions {start}..{last} do not fit in a context of {self.context}")
         return add(x, self.weight.data[start : start + x.shape[1]]), start
+
+    def at(self, x: Array, positions: Array) -> Array:
+        """Evaluation with a position for each row and place: y[b, t] = x[b, t] + weight[positions[b, t]]; (B, T)."""
+        floating_like(x, self.weight, "LearnedPositions")
+        _check(x, self.dim, "LearnedPositions")
+        if positions.shape != x.shape[:2]:
+            raise ValueError(f"LearnedPositions.at takes positions of shape {x.shape[:2]}, got {positions.shape}")
+        return add(x, embedding(positions, self.weight.data))
 
     def backward(self, dy: Array, saved: int) -> Array:
         floating_like(dy, self.weight, "LearnedPositions.backward")

