@@ -10,4 +10,5 @@ INSTALL = {
     "nccl13": "pip install 'nvidia-nccl-cu13>=2.27.7'",
     "examples": "pip install 'scikit-learn>=1.5'",
     "profile": "pip install 'nvtx>=0.2.11'",
+    "tokenizers": "pip install 'tokenizers>=0.21'",
 }

@@ -1,6 +1,7 @@
 """Text, tokenizers and batches."""
 
 from gpulayers.data.batches import IGNORE, Batches, encode_split, validation_windows
+from gpulayers.data.subword import SubwordTokenizer, TokenizersMissing
 from gpulayers.data.text import Corpus, DataError, load_corpus
 from gpulayers.data.tokenizers import (
     ByteTokenizer,
@@ -17,7 +18,9 @@ __all__ = [
     "CharTokenizer",
     "Corpus",
     "DataError",
+    "SubwordTokenizer",
     "Tokenizer",
+    "TokenizersMissing",
     "encode_split",
     "load_corpus",
     "make_tokenizer",

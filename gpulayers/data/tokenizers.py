@@ -1,4 +1,4 @@
-"""Text to token ids and back: bytes (the default) or characters."""
+"""Text to token ids and back: bytes (the default) or characters. Pieces of words are in `subword.py`."""
 
 from typing import Any, Protocol, Self
 
@@ -18,6 +18,8 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> np.ndarray: ...
 
     def decode(self, ids: Any) -> str: ...
+
+    def byte_count(self, ids: np.ndarray) -> int: ...
 
     def to_json(self) -> dict[str, Any]: ...
 
@@ -39,7 +41,11 @@ class ByteTokenizer:
 
     def decode(self, ids: Any) -> str:
         """The text; bytes that are not UTF-8 (a character cut in two, say) become U+FFFD."""
-        return _checked(ids, self.vocab_size).astype(np.uint8).tobytes().decode("utf-8", "replace")
+        return checked_ids(ids, self.vocab_size).astype(np.uint8).tobytes().decode("utf-8", "replace")
+
+    def byte_count(self, ids: np.ndarray) -> int:
+        """Bytes of the text of `ids`, in UTF-8."""
+        return ids.size
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "byte"}
@@ -76,8 +82,12 @@ class CharTokenizer:
         return ids.astype(self._dtype)
 
     def decode(self, ids: Any) -> str:
-        codes = self._codes[_checked(ids, self.vocab_size)]
+        codes = self._codes[checked_ids(ids, self.vocab_size)]
         return codes.tobytes().decode("utf-32-le", "surrogatepass")
+
+    def byte_count(self, ids: np.ndarray) -> int:
+        """Bytes of the text of `ids`, in UTF-8."""
+        return len(self.decode(ids).encode("utf-8", "surrogatepass"))
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "char", "vocabulary": self.vocabulary}
@@ -87,7 +97,7 @@ def _code_points(text: str) -> np.ndarray:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
 
 
-def _checked(ids: Any, vocab_size: int) -> np.ndarray:
+def checked_ids(ids: Any, vocab_size: int) -> np.ndarray:
     """`ids` as a flat integer array. Raises ValueError for one outside the vocabulary."""
     ids = np.asarray(ids).reshape(-1)
     if ids.size == 0:
@@ -116,4 +126,8 @@ def tokenizer_from_json(value: Any) -> Tokenizer:
             return ByteTokenizer()
         case {"kind": "char", "vocabulary": str(vocabulary)}:
             return CharTokenizer(vocabulary)
+        case {"kind": "subword", "size": int(size), "tokenizer": dict(content)}:
+            from gpulayers.data.subword import SubwordTokenizer
+
+            return SubwordTokenizer(content, size)
     raise DataError(f"not a stored tokenizer: {str(value)[:80]}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulayers.backend import device_of, to_device
-from gpulayers.data import IGNORE, ByteTokenizer, Tokenizer
+from gpulayers.data import IGNORE, Tokenizer
 from gpulayers.layers.layer import Layer
 from gpulayers.ops.cross_entropy import cross_entropy_inplace
 
@@ -48,12 +48,5 @@ def evaluate(model: Layer, batches: Iterable[tuple[np.ndarray, np.ndarray]], tok
         total += float(loss)
         counted = targets[targets != IGNORE]
         tokens += counted.size
-        size += text_bytes(tokenizer, counted)
+        size += tokenizer.byte_count(counted)  # not the text's: a window may cut a character in two
     return Measurement(total, tokens, size)
-
-
-def text_bytes(tokenizer: Tokenizer, ids: np.ndarray) -> int:
-    """Bytes of the UTF-8 text of `ids`."""
-    if isinstance(tokenizer, ByteTokenizer):  # a window may cut a character in two, so the text cannot be asked
-        return ids.size
-    return len(tokenizer.decode(ids).encode("utf-8", "surrogatepass"))
