@@ -18,6 +18,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from gpulayers.parameter import check_room
+
 Shape = tuple[int, ...]
 Rng = np.random.Generator | int | None
 Init = Callable[[Shape, np.random.Generator], np.ndarray]
@@ -39,14 +41,17 @@ def _fans(shape: Shape) -> tuple[int, int]:
 
 
 def zeros(shape: Shape, rng: np.random.Generator) -> np.ndarray:
+    check_room(shape)
     return np.zeros(shape)
 
 
 def ones(shape: Shape, rng: np.random.Generator) -> np.ndarray:
+    check_room(shape)
     return np.ones(shape)
 
 
 def constant(shape: Shape, rng: np.random.Generator, val: float = 0.0) -> np.ndarray:
+    check_room(shape)
     return np.full(shape, float(val))
 
 
@@ -59,10 +64,12 @@ def uniform(
     low, high = (-bound, bound) if a is None or b is None else (a, b)
     if not low <= high:
         raise ValueError(f"uniform: the range must not be empty, got {low}..{high}")
+    check_room(shape)
     return rng.uniform(low, high, shape)
 
 
 def normal(shape: Shape, rng: np.random.Generator, std: float = 1.0, mean: float = 0.0) -> np.ndarray:
+    check_room(shape)
     return rng.normal(mean, std, shape)
 
 
@@ -72,6 +79,7 @@ def trunc_normal(
     """Normal, with what lies outside a..b drawn again; a and b are values, not numbers of standard deviations."""
     if not a < b or not std > 0:
         raise ValueError(f"trunc_normal takes a below b and a std above 0, got {a}, {b} and {std}")
+    check_room(shape)
     if a > mean:  # the lower tail of a distribution function has all its digits, the upper one ends in 1
         return 2 * mean - trunc_normal(shape, rng, mean, std, 2 * mean - b, 2 * mean - a)
     normal_distribution = statistics.NormalDist(mean, std)
@@ -89,6 +97,7 @@ def eye(shape: Shape, rng: np.random.Generator) -> np.ndarray:
     """Ones on the diagonal of a matrix: as many inputs as there are outputs pass through."""
     if len(shape) != 2:
         raise ValueError(f"eye takes a matrix, got shape {shape}")
+    check_room(shape)
     return np.eye(*shape)
 
 
@@ -183,6 +192,7 @@ kaiming_uniform, kaiming_normal = he_uniform, he_normal
 def orthogonal(shape: Shape, rng: np.random.Generator, gain: float = 1.0) -> np.ndarray:
     """gain times a matrix with orthonormal rows or columns (whichever are fewer), uniform over all such matrices."""
     rows, cols = _fans(shape)
+    check_room(shape)
     gauss = rng.normal(size=(max(rows, cols), min(rows, cols)))
     q, r = np.linalg.qr(gauss)
     q = q * np.where(np.diag(r) < 0, -1.0, 1.0)  # without the signs of R the distribution would not be uniform

@@ -1,7 +1,10 @@
 """Parameters, buffers, and the flat memory in which a model's parameters and gradients lie side by side."""
 
+import contextlib
 import copy
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,6 +14,33 @@ from gpulayers.backend import Array, array_module, empty, is_floating, to_device
 
 if TYPE_CHECKING:
     from gpulayers.layers.layer import Layer
+
+
+_room: ContextVar[list[int] | None] = ContextVar("room", default=None)  # elements that are left; None: any number
+
+
+class NoRoom(ValueError):
+    """A model would be larger than the file that describes it."""
+
+
+@contextlib.contextmanager
+def room_for(arrays: Iterable[Array]) -> Iterator[None]:
+    """Inside, a model whose sizes are words of a file may have twice the elements of the file's arrays, and no more.
+
+    Before anything larger is allocated NoRoom is raised: a file of a few bytes must not take all memory, or hours.
+    """
+    token = _room.set([2 * sum(array.size for array in arrays) + 4096])
+    try:
+        yield
+    finally:
+        _room.reset(token)
+
+
+def check_room(shape: tuple[int, ...]) -> None:
+    """Raises NoRoom where `room_for` leaves no room for a parameter of this shape."""
+    room = _room.get()
+    if room is not None and math.prod(shape) > room[0]:
+        raise NoRoom(f"a parameter of shape {shape} is more than the file holds")
 
 
 class Parameter:
@@ -31,6 +61,9 @@ class Parameter:
     def __init__(self, data: Array, trainable: bool = True) -> None:
         if not is_floating(data.dtype):
             raise TypeError(f"Parameter takes a floating array, got {data.dtype}: a Buffer may hold integers")
+        check_room(data.shape)
+        if (room := _room.get()) is not None:
+            room[0] -= data.size
         self.data = data
         self.trainable = trainable
         self.flat: Flat | None = None
@@ -158,8 +191,12 @@ class Buffer:
 
     def take(self, other: "Buffer") -> None:
         """Put what is queued for `other`, a replica's, behind one's own."""
-        self._queued += other._queued
-        other.drop()
+        self._queued += other.drain()
+
+    def drain(self) -> list[Callable[[Array], None]]:
+        """What is queued, which is forgotten here."""
+        queued, self._queued = self._queued, []
+        return queued
 
     def drop(self) -> None:
         """Forget the queued updates."""

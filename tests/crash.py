@@ -10,13 +10,14 @@ The processes are forked from this one, which has imported everything: a run cos
 
 import argparse
 import builtins
+import contextlib
 import os
 import signal
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +39,17 @@ FIRST = 40  # calls that write to the disk, about, until step 0 is saved
 WRITES = ("fsync", "replace", "rename", "unlink", "mkdir", "open", "ftruncate")  # of os
 
 
-def in_child(work: Callable[[], int], kill_after: float | None = None) -> int:
-    """Wait status of `work` in a process of its own, which says nothing; killed after so many seconds, if it lives."""
+def in_child(work: Callable[[], int], said: Path, kill_after: float | None = None) -> int:
+    """Wait status of `work` in a process of its own; killed after so many seconds, if it lives. said: what it says."""
     pid = os.fork()
     if pid == 0:
         status = 70
         try:
-            silent = os.open(os.devnull, os.O_RDWR)
+            file = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             for stream in (1, 2):
-                os.dup2(silent, stream)
+                os.dup2(file, stream)
             status = work()
+            sys.stdout.flush()
         finally:
             os._exit(status)
     if kill_after is not None:
@@ -66,14 +68,14 @@ class Fuse:
         for name in WRITES:
             setattr(os, name, self._around(getattr(os, name)))
         builtins.open = self._around(builtins.open)
-        bytes_of = storage._bytes
+        replacing = storage.replacing
 
-        def cut(array: np.ndarray) -> memoryview:
-            """A tensor on its way into a file: with the fuse burnt, half of it gets there."""
-            self.count += 1
-            return bytes_of(array)[: array.nbytes // 2] if self.count == self.burns_at else bytes_of(array)
+        @contextlib.contextmanager
+        def cut(path: Any) -> Iterator[Any]:
+            with replacing(path) as file:
+                yield CutFile(file, self)
 
-        storage._bytes = cut
+        storage.replacing = cut
         return self
 
     def __exit__(self, *_: object) -> None:  # the process ends with it
@@ -93,13 +95,31 @@ class Fuse:
         return counted
 
 
+class CutFile:
+    """A file of which half a tensor is written when the fuse burns."""
+
+    def __init__(self, file: Any, fuse: Fuse) -> None:
+        self.file, self.fuse, self.fileno = file, fuse, file.fileno
+
+    def write(self, content: Any) -> None:
+        self.fuse.count += 1
+        if self.fuse.count == self.fuse.burns_at:
+            self.file.write(memoryview(content)[: len(content) // 2])
+            self.file.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.file.write(content)
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
 class Campaign:
     """Kills until `kills` of them have hit a living process. `killed`: where they did."""
 
     def __init__(self, folder: Path, kills: int, rng: np.random.Generator, forms: list[dict[str, Any]]) -> None:
         self.folder, self.kills, self.rng, self.forms = folder, kills, rng, forms
         self.killed: Counter[str] = Counter()
-        self.runs = 0
+        self.runs, self.said = 0, folder / "said"
 
     def run(self) -> None:
         forms = [self._straight(number, form) for number, form in enumerate(self.forms)]
@@ -114,16 +134,16 @@ class Campaign:
 
     def _straight(self, number: int, form: dict[str, Any]) -> tuple[dict[str, Any], Path, float, int]:
         """(form, the folder of a run that is never killed, how long it takes, how many calls write to the disk)."""
-        out, said, started = self.folder / f"straight{number}", self.folder / "calls", time.perf_counter()
+        out, calls, started = self.folder / f"straight{number}", self.folder / "calls", time.perf_counter()
 
         def counted() -> int:
             with Fuse(None) as fuse:
                 status = gpulayers(self._words(out, form))
-            said.write_text(str(fuse.count))
+            calls.write_text(str(fuse.count))
             return status
 
-        assert in_child(counted) == 0
-        return form, out, time.perf_counter() - started, int(said.read_text())
+        assert in_child(counted, self.said) == 0, self.said.read_text()
+        return form, out, time.perf_counter() - started, int(calls.read_text())
 
     def _words(self, out: Path, form: dict[str, Any]) -> list[str]:
         return ["train", "--resume", str(out)] if out.exists() else words(out, **form)
@@ -132,7 +152,10 @@ class Campaign:
         """Whether the process that starts `out`, or goes on with it, was killed; if not, it has come to its end."""
         arguments, before = self._words(out, form), out.exists()
         if self.rng.random() < 0.5:
-            how, status = "the clock", in_child(lambda: gpulayers(arguments), self.rng.uniform(0, 1.05 * seconds))
+            how, status = (
+                "the clock",
+                in_child(lambda: gpulayers(arguments), self.said, self.rng.uniform(0, 1.05 * seconds)),
+            )
         else:
             first = not before and self.rng.random() < 0.5  # the first save is a small part of a run
             call = int(self.rng.integers(1, FIRST if first else calls + 1))
@@ -142,10 +165,10 @@ class Campaign:
                 with fuse:
                     return gpulayers(arguments)
 
-            status = in_child(burning)
-        if status == 0:
+            status = in_child(burning, self.said)
+        if status == 0 or "is finished: it has done" in self.said.read_text():  # killed behind its last word
             return False
-        assert os.WIFSIGNALED(status), f"{' '.join(arguments)}: exit status {os.waitstatus_to_exitcode(status)}"
+        assert os.WIFSIGNALED(status), f"{' '.join(arguments)}: {self.said.read_text()}"
         assert os.WTERMSIG(status) == signal.SIGKILL
         where = "in the run" if before else "after the first save" if out.exists() else "before the first save was done"
         half = list(out.glob(".*.tmp")) or list(self.folder.glob(f".{out.name}.*"))

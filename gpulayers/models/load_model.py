@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from gpulayers.layers.layer import Layer
+from gpulayers.parameter import room_for
 from gpulayers.storage import FileError, StrPath, load_tensors, refuse_not_finite
 
 Model = TypeVar("Model", bound=Layer)
@@ -23,7 +24,8 @@ def load_model(path: StrPath, name: str, make: Callable[..., Model]) -> Model:
     refuse_not_finite(path, tensors)
     try:
         sizes: dict[str, Any] = json.loads(metadata[key])
-        model = make(**sizes)
+        with room_for(tensors.values()):
+            model = make(**sizes)
         model.load_state_dict(tensors)
     except (TypeError, ValueError, RecursionError, MemoryError) as error:
         raise FileError(f"{path} does not hold a whole {name}: {error}") from error

@@ -27,6 +27,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from gpulayers.training.metrics import is_finite
+
 EXPLODING = 1e3  # of a norm or root mean square; a healthy network keeps both near 1
 SATURATED = 0.5
 DEAD = 0.9
@@ -128,8 +130,15 @@ def as_record(step: int, rows: Rows) -> dict[str, Any]:
 
 
 def rows_of(record: Mapping[str, Any]) -> dict[str, Row]:
-    """The rows of such a line; null is NaN again."""
+    """The rows of such a line; null is NaN again. What is none, in a file that was tampered with, is left out."""
+    layers = record.get("layers")
     return {
-        name: Row(**{key: math.nan if value is None else value for key, value in values.items()})
-        for name, values in record["layers"].items()
+        name: Row(**{key: math.nan if value is None else float(value) for key, value in values.items()})
+        for name, values in (layers.items() if isinstance(layers, Mapping) else ())
+        if isinstance(values, Mapping) and all(map(_is_measured, values.items()))
     }
+
+
+def _is_measured(item: tuple[str, Any]) -> bool:
+    key, value = item
+    return key in Row._fields and (value is None or is_finite(value))

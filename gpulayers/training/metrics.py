@@ -17,6 +17,8 @@ import numpy as np
 
 from gpulayers.storage import FileError, StrPath, write_atomically
 
+MOST_STEPS = 2**53  # a float, on the axis of a picture, counts no further
+
 
 class MetricsFile:
     """Appends records, each flushed to the operating system as it comes, so that a killed process loses none."""
@@ -82,6 +84,11 @@ def plain(value: Any) -> Any:
     return value
 
 
+def is_finite(value: Any) -> bool:
+    """Whether a value of a record is a number that a float can hold: a file may say what it will."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
+
+
 def _drop_after(path: Path, step: int) -> None:
     """Rewrite `path` without lines of later steps and lines that are no record, if there are any."""
     try:
@@ -101,7 +108,7 @@ def _record(line: bytes) -> dict[str, Any] | None:
     """The object of one line; None unless it is a whole one with a step."""
     with contextlib.suppress(ValueError, RecursionError):
         record = json.loads(line)
-        if isinstance(record, dict) and type(record.get("step")) is int:
+        if isinstance(record, dict) and type(step := record.get("step")) is int and 0 <= step <= MOST_STEPS:
             return record
     return None
 

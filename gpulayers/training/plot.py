@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpulayers.storage import StrPath
-from gpulayers.training.metrics import read_metrics
+from gpulayers.training.metrics import is_finite, read_metrics
 from gpulayers.training.pictures import as_it_is, new_figure, plain_axes, save_png
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _draw_rate(axes: "Axes", records: Sequence[Mapping[str, Any]]) -> None:
 
 def series(records: Sequence[Mapping[str, Any]], name: str) -> tuple[np.ndarray, np.ndarray]:
     """(steps, values) of the records that have a finite number called `name`."""
-    pairs = [(r["step"], r[name]) for r in records if isinstance(r.get(name), int | float) and np.isfinite(r[name])]
+    pairs = [(r["step"], r[name]) for r in records if is_finite(r.get(name))]
     return np.array([step for step, _ in pairs]), np.array([value for _, value in pairs], np.float64)
 
 
