@@ -75,13 +75,16 @@ def main() -> None:
 
     ids = torch.tensor(np.random.RandomState(9).randint(0, SIZES["vocab_size"], (2, 9)))
     model = model.double()
-    found = model(ids, labels=ids)
-    found.loss.backward()
+    logits = model(ids).logits
+    # Given labels, transformers takes the same loss, but of logits that it has rounded to float32.
+    loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+    assert abs(loss.item() - model(ids, labels=ids).loss.item()) < 1e-6
+    loss.backward()
     arrays = {
         "versions": [f"{m.__name__} {m.__version__}" for m in (torch, transformers, tokenizers)],
         "ids": ids.numpy().astype(np.int16),
-        "logits": found.logits.detach().numpy()[0],
-        "loss": found.loss.item(),
+        "logits": logits.detach().numpy()[0],
+        "loss": loss.item(),
         "text": TEXT[-500:],
         "tokens": np.array(tokenizer.encode(TEXT[-500:]).ids, np.int16),
     }

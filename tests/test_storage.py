@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpulayers import storage
-from gpulayers.storage import FileError, load_tensors, remove_leftovers, save_tensors, write_atomically
+from gpulayers.storage import FileError, load_tensors, map_tensors, remove_leftovers, save_tensors, write_atomically
 
 TENSORS = {
     "matrix": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -59,6 +59,23 @@ def test_the_official_library_reads_and_writes_the_same_files(tmp_path):
     for loaded in (load_file(tmp_path / "ours"), load_tensors(tmp_path / "theirs")[0]):
         for name, array in plain.items():
             np.testing.assert_array_equal(loaded[name], array)
+
+
+def test_a_mapped_file_is_read_as_it_is_used(tmp_path):
+    save_tensors(tmp_path / "x", TENSORS, {"key": "value"})
+    tensors, metadata = map_tensors(tmp_path / "x")
+    assert metadata == {"key": "value"}
+    for name, array in load_tensors(tmp_path / "x")[0].items():
+        assert tensors[name].dtype == array.dtype
+        assert tensors[name].shape == array.shape
+        assert tensors[name].tobytes() == array.tobytes()
+        assert not tensors[name].flags.writeable
+        assert array.flags.writeable
+    content = (tmp_path / "x").read_bytes()
+    (tmp_path / "y").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(FileError, match="is damaged: the checksum of"):
+        map_tensors(tmp_path / "y")
+    assert map_tensors(tmp_path / "y", checked=False)[0].keys() == TENSORS.keys()
 
 
 def test_arrays_are_aligned_in_the_file(tmp_path):

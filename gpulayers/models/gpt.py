@@ -25,7 +25,10 @@ and a `.bias` beside each `.weight` of attention and feedforward.
 """
 
 import dataclasses
+import functools
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -153,6 +156,13 @@ class State(NamedTuple):
     caches: tuple[Cache, ...]
 
 
+class Load:
+    """`GPT.load(path, dtype)` makes the model of a file or folder; `model.load(path)` reads one into `model`."""
+
+    def __get__(self, model: "GPT | None", owner: type) -> Callable[..., Layer]:
+        return load if model is None else functools.partial(Layer.load, model)
+
+
 class GPT(Layer):
     """Token ids to next-token logits.
 
@@ -272,6 +282,17 @@ class GPT(Layer):
         """Weights and sizes in one safetensors file, which `load` makes into a model again."""
         super().save(path, {"gpt_config": json.dumps(dataclasses.asdict(self.config)), **(metadata or {})})
 
+    def save_pretrained(self, folder: StrPath, tokenizer: Any = None) -> None:
+        """Weights, sizes and, where given, a `SubwordTokenizer` as a folder that transformers opens, and `GPT.load`.
+
+        Raises ValueError for a model that is no GPT-2, with rotary positions say; FileError where the folder is taken.
+        """
+        from gpulayers.models.huggingface import save_gpt2
+
+        save_gpt2(self, folder, tokenizer)
+
+    load: Any = Load()
+
 
 def _padding(counts: Any, B: int, T: int) -> np.ndarray | None:
     """`counts` as integers in host memory, or None where nothing is padding."""
@@ -284,5 +305,12 @@ def _padding(counts: Any, B: int, T: int) -> np.ndarray | None:
 
 
 def load(path: StrPath, dtype: str = "float32") -> GPT:
-    """The model that `GPT.save` wrote. Raises `storage.FileError`, one sentence, for any other file."""
+    """The model in the file that `GPT.save` wrote, or in a folder of a GPT-2 for transformers (`huggingface.py`).
+
+    Raises `storage.FileError`, one sentence, for anything else.
+    """
+    if Path(path).is_dir():
+        from gpulayers.models.huggingface import load_gpt2
+
+        return load_gpt2(path, dtype)
     return load_model(path, "GPT", lambda **sizes: GPT(GPTConfig(**sizes), dtype=dtype))
