@@ -25,6 +25,7 @@ from gpulayers.ops.elementwise import multiply
 from gpulayers.ops.embedding import embedding, scatter_add
 from gpulayers.ops.gelu import gelu, gelu_backward, gelu_with_derivative, gelu_with_derivative_inplace
 from gpulayers.ops.gradient_rules import adadelta, adagrad, asgd, muon, rmsprop, rprop
+from gpulayers.ops.groupnorm import groupnorm, groupnorm_backward
 from gpulayers.ops.layernorm import add_layernorm, layernorm, layernorm_backward
 from gpulayers.ops.masked_softmax import masked_softmax, masked_softmax_backward
 from gpulayers.ops.matmul import product
@@ -186,6 +187,31 @@ def batchnorm_backward_peer(
     norm = torch.nn.functional.batch_norm
     inputs = (x, weight, torch.zeros(COLS))
     return gradients(torch, lambda x, w, b: norm(x, None, None, w, b, True, 0.0, eps), inputs, dy)
+
+
+GROUPS = 32
+
+
+def groupnorm_arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    """Eight images of 256 channels."""
+    return draw(rng, 8, 256, N // 2048), draw(rng, 256), draw(rng, 256), GROUPS, EPS
+
+
+def groupnorm_backward_arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    x, weight, bias, groups, eps = groupnorm_arguments(rng)
+    return draw(rng, *x.shape), x, *groupnorm.reference(x, weight, bias, groups, eps)[1:], weight, eps
+
+
+def groupnorm_peer(torch: Any, x: Any, weight: Any, bias: Any, groups: int, eps: float) -> Callable[[], Any]:
+    return lambda: torch.nn.functional.group_norm(x, groups, weight, bias, eps)
+
+
+def groupnorm_backward_peer(
+    torch: Any, dy: Any, x: Any, mean: Any, var: Any, weight: Any, eps: float
+) -> Callable[[], Any]:
+    norm = torch.nn.functional.group_norm
+    inputs = (x, weight, torch.zeros_like(weight))
+    return gradients(torch, lambda x, w, b: norm(x, GROUPS, w, b, eps), inputs, dy)
 
 
 # ------------------------------------------------------------------------------------------------- attention
@@ -508,6 +534,8 @@ CASES: dict[str, Case] = {
     "layernorm_backward": Case(layernorm_backward, layernorm_backward_arguments, layernorm_backward_peer, factor=3),
     "rmsnorm": Case(rmsnorm, lambda rng: (draw(rng, ROWS, COLS), draw(rng, COLS), EPS), rmsnorm_peer),
     "rmsnorm_backward": Case(rmsnorm_backward, rmsnorm_backward_arguments, rmsnorm_backward_peer, factor=3),
+    "groupnorm": Case(groupnorm, groupnorm_arguments, groupnorm_peer),
+    "groupnorm_backward": Case(groupnorm_backward, groupnorm_backward_arguments, groupnorm_backward_peer, factor=3),
     "attention": Case(
         attention,
         lambda rng: (*heads(rng, 3), None, True, SCALE, 0.0, None, False),

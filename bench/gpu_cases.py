@@ -3,6 +3,7 @@
 `bench/cases.py` is its sibling for the CPU; these arrays are made on the device and are several times its L2 cache.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from gpulayers.ops.elementwise import multiply
 from gpulayers.ops.embedding import embedding, scatter_add
 from gpulayers.ops.gelu import gelu, gelu_backward, gelu_with_derivative, gelu_with_derivative_inplace
 from gpulayers.ops.gru_cell import gru_cell, gru_cell_backward
+from gpulayers.ops.groupnorm import groupnorm, groupnorm_backward
 from gpulayers.ops.layernorm import add_layernorm, layernorm, layernorm_backward
 from gpulayers.ops.lstm_cell import lstm_cell, lstm_cell_backward
 from gpulayers.ops.masked_softmax import masked_softmax, masked_softmax_backward
@@ -278,6 +280,19 @@ def batchnorm_update_arguments(d: Draw) -> tuple[Any, ...]:
     return mean, abs(var), batches, new_mean, abs(new_var), d.sizes.tokens, 0.1
 
 
+def groupnorm_arguments(d: Draw) -> tuple[Any, ...]:
+    """Images of `dim` channels, in 32 groups where that divides them."""
+    dim, groups = d.sizes.dim, math.gcd(d.sizes.dim, 32)
+    x = d.normal(d.sizes.batch, dim, d.sizes.tokens // d.sizes.batch)
+    return x, d.normal(dim), d.normal(dim), groups, EPS
+
+
+def groupnorm_backward_arguments(d: Draw) -> tuple[Any, ...]:
+    x, weight, bias, groups, eps = groupnorm_arguments(d)
+    _, mean, var = groupnorm(x, weight, bias, groups, eps)
+    return d.normal(*x.shape), x, mean, var, weight, eps
+
+
 HEAD = 64
 
 
@@ -472,6 +487,10 @@ CASES: dict[str, Case] = {
     "rmsnorm": Case(rmsnorm, rmsnorm_arguments, both(peers.rmsnorm)),
     "rmsnorm_backward": Case(
         rmsnorm_backward, rmsnorm_backward_arguments, both(peers.rmsnorm_backward), check="all", factor=3
+    ),
+    "groupnorm": Case(groupnorm, groupnorm_arguments, both(peers.groupnorm)),
+    "groupnorm_backward": Case(
+        groupnorm_backward, groupnorm_backward_arguments, both(peers.groupnorm_backward), check="all", factor=3
     ),
     "attention": Case(
         attention,

@@ -137,6 +137,19 @@ def batchnorm_backward(
     return gradients(torch, function, (x, weight.float(), torch.zeros_like(weight).float()), dy)
 
 
+def groupnorm(torch: Any, wrap: Any, x: Any, weight: Any, bias: Any, groups: int, eps: float) -> Callable[[], Any]:
+    function = wrap(lambda t, w, b: torch.nn.functional.group_norm(t, groups, w, b, eps))
+    return lambda: function(x, weight, bias)
+
+
+def groupnorm_backward(
+    torch: Any, wrap: Any, dy: Any, x: Any, mean: Any, var: Any, weight: Any, eps: float
+) -> Callable[[], Any]:
+    groups = mean.shape[1]
+    function = wrap(lambda t, w, b: torch.nn.functional.group_norm(t, groups, w, b, eps))
+    return gradients(torch, function, (x, weight, torch.zeros_like(weight)), dy)
+
+
 def layernorm(torch: Any, wrap: Any, x: Any, weight: Any, bias: Any, eps: float) -> Callable[[], Any]:
     function = wrap(lambda t, w, b: torch.nn.functional.layer_norm(t, t.shape[-1:], w, b, eps))
     return lambda: function(x, weight, bias)

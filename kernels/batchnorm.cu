@@ -244,18 +244,23 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS) batchnorm_backward(
 // ---- running statistics
 
 // running = (1 - momentum) running + momentum new, momentum being 1 / batches if `average`; nothing if control says skip.
-// running_mean, running_var, mean, var: (cols,). batches: (1,). control: its first element is 0 in a skipped step; or null.
-// unbias: rows / (rows - 1). One block.
+// running_mean, running_var: (cols,). mean, var: (samples, cols), of which the average is taken. batches: (1,). control: its
+// first element is 0 in a skipped step; or null. unbias: rows / (rows - 1). One block.
 extern "C" __global__ void __launch_bounds__(1024) batchnorm_update(
     float* running_mean, float* running_var, long long* batches, const float* mean, const float* var, const float* control,
-    float unbias, float momentum, bool average, int cols
+    float unbias, float momentum, bool average, int samples, int cols
 ) {
     if (blockIdx.x || (control && control[0] == 0.0f)) return;
     const long long count = batches[0] + 1;
     const float share = average ? 1.0f / count : momentum;
     for (int col = threadIdx.x; col < cols; col += blockDim.x) {
-        running_mean[col] = (1.0f - share) * running_mean[col] + share * mean[col];
-        running_var[col] = (1.0f - share) * running_var[col] + share * (var[col] * unbias);
+        float m = 0.0f, v = 0.0f;
+        for (int i = 0; i < samples; ++i) {
+            m += mean[(offset)i * cols + col];
+            v += var[(offset)i * cols + col];
+        }
+        running_mean[col] = (1.0f - share) * running_mean[col] + share * (m / samples);
+        running_var[col] = (1.0f - share) * running_var[col] + share * (v / samples * unbias);
     }
     __syncthreads();  // every thread has read the count
     if (threadIdx.x == 0) batches[0] = count;

@@ -10,7 +10,7 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS) layernorm(
     const storage* x, const storage* weight, const storage* bias, float eps, offset rows, int cols
 ) {
     if ((offset)blockIdx.x * blockDim.y >= rows) return;
-    norm_forward<true>(y, nullptr, mean, rstd, x, nullptr, weight, bias, eps, rows, cols);
+    norm_forward<true>(y, nullptr, mean, rstd, nullptr, x, nullptr, weight, bias, eps, rows, cols);
 }
 
 extern "C" __global__ void __launch_bounds__(NORM_THREADS) add_layernorm(
@@ -18,7 +18,7 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS) add_layernorm(
     const storage* x, const storage* f, const storage* weight, const storage* bias, float eps, offset rows, int cols
 ) {
     if ((offset)blockIdx.x * blockDim.y >= rows) return;
-    norm_forward<true>(y, sum, mean, rstd, x, f, weight, bias, eps, rows, cols);
+    norm_forward<true>(y, sum, mean, rstd, nullptr, x, f, weight, bias, eps, rows, cols);
 }
 
 extern "C" __global__ void __launch_bounds__(NORM_THREADS) layernorm_backward(

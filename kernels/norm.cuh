@@ -1,4 +1,4 @@
-// Normalisation of rows, forward and backward: LayerNorm (CENTRED) and RMSNorm.
+// Normalisation of rows, forward and backward: LayerNorm (CENTRED), RMSNorm, and forward GroupNorm.
 //
 // A block is (threads of a row, rows): up to 256 threads, with as few for a row that each reads about four times 16 bytes, so
 // that rows up to 1024 half-precision columns belong to one warp and need no barrier at all. A row is read again for each
@@ -32,6 +32,20 @@ __device__ __forceinline__ Pack load_or(const storage* v, int i, int left, bool 
     return out;
 }
 
+// The same where `positions` columns of the row belong to one channel and v has a number for each channel.
+__device__ __forceinline__ Pack load_of_channels(const storage* v, int i, int left, int positions, float otherwise) {
+    Pack out;
+    int channel = i / positions, position = i - channel * positions;
+#pragma unroll
+    for (int k = 0; k < PACK; ++k) {
+        out.at[k] = v && k < left ? v[channel] : from_float<storage>(otherwise);
+        if (++position < positions) continue;
+        position = 0;
+        ++channel;
+    }
+    return out;
+}
+
 // Elements i, ... of the row: x, or x + f rounded to storage if f is not null.
 __device__ __forceinline__ Pack load_added(const storage* x, const storage* f, offset i, int left, bool aligned) {
     Pack p = load_pack(x + i, left, aligned);
@@ -42,12 +56,15 @@ __device__ __forceinline__ Pack load_added(const storage* x, const storage* f, o
     return p;
 }
 
-// y, sum, x, f: (rows, cols); sum = x + f is normalised, or x if f and sum are null. mean (null unless CENTRED), rstd:
-// (rows,). weight, bias: (cols,) or null. The variance is that of x - mean: E[x^2] - E[x]^2 cancels when the mean is large.
+// y, sum, x, f: (rows, cols); sum = x + f is normalised, or x if f and sum are null. mean, rstd, var: (rows,) or null.
+// weight, bias: (cols,), or null, or a number for every `positions` columns if that is not 0.
+//
+// The variance is that of x - mean: E[x^2] - E[x]^2 cancels when the mean is large. A mean far from 0 is off by a rounding of
+// its own size, in a long row by several; `rest`, the mean of what is left, corrects it, and costs no pass of its own.
 template <bool CENTRED>
 __device__ __forceinline__ void norm_forward(
-    storage* y, storage* sum, float* mean, float* rstd, const storage* x, const storage* f, const storage* weight,
-    const storage* bias, float eps, offset rows, int cols
+    storage* y, storage* sum, float* mean, float* rstd, float* var, const storage* x, const storage* f,
+    const storage* weight, const storage* bias, float eps, offset rows, int cols, int positions = 0
 ) {
     __shared__ float2 scratch[WARP];
     const bool aligned = cols % PACK == 0 && aligned16(x) && aligned16(y) && aligned16(f) && aligned16(sum);
@@ -67,28 +84,34 @@ __device__ __forceinline__ void norm_forward(
         }
         m = row_sums(total, 0.0f, scratch).x / cols;
     }
-    float squares = 0.0f;
+    float left_over = 0.0f, squares = 0.0f;
     for (int i = first; i < length; i += step) {
         const Pack p = load_added(x, f, start + i, length - i, aligned);
 #pragma unroll
         for (int k = 0; k < PACK; ++k) {
             const float centred = i + k < length ? to_float(p.at[k]) - m : 0.0f;
+            if (CENTRED) left_over += centred;
             squares += centred * centred;
         }
     }
-    const float r = 1.0f / sqrtf(row_sums(squares, 0.0f, scratch).x / cols + eps);
+    const float2 total = row_sums(left_over, squares, scratch);
+    const float rest = CENTRED ? total.x / cols : 0.0f;
+    const float variance = fmaxf(total.y / cols - rest * rest, 0.0f), r = 1.0f / sqrtf(variance + eps);
     if (length && threadIdx.x == 0) {
-        if (CENTRED) mean[row] = m;
-        rstd[row] = r;
+        if (mean) mean[row] = m + rest;
+        if (rstd) rstd[row] = r;
+        if (var) var[row] = variance;
     }
     for (int i = first; i < length; i += step) {
-        Pack p = load_added(x, f, start + i, length - i, aligned);
-        if (sum) store_pack(sum + start + i, p, length - i, aligned);
-        const Pack w = load_or(weight, i, length - i, vectors, 1.0f), b = load_or(bias, i, length - i, vectors, 0.0f);
+        const int left = length - i;
+        Pack p = load_added(x, f, start + i, left, aligned);
+        if (sum) store_pack(sum + start + i, p, left, aligned);
+        const Pack w = positions ? load_of_channels(weight, i, left, positions, 1.0f) : load_or(weight, i, left, vectors, 1.0f);
+        const Pack b = positions ? load_of_channels(bias, i, left, positions, 0.0f) : load_or(bias, i, left, vectors, 0.0f);
 #pragma unroll
         for (int k = 0; k < PACK; ++k)
-            p.at[k] = from_float<storage>((to_float(p.at[k]) - m) * r * to_float(w.at[k]) + to_float(b.at[k]));
-        store_pack(y + start + i, p, length - i, aligned);
+            p.at[k] = from_float<storage>((to_float(p.at[k]) - m - rest) * r * to_float(w.at[k]) + to_float(b.at[k]));
+        store_pack(y + start + i, p, left, aligned);
     }
 }
 

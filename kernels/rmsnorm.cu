@@ -8,7 +8,7 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS) rmsnorm(
     storage* y, float* rstd, const storage* x, const storage* weight, float eps, offset rows, int cols
 ) {
     if ((offset)blockIdx.x * blockDim.y >= rows) return;
-    norm_forward<false>(y, nullptr, nullptr, rstd, x, nullptr, weight, nullptr, eps, rows, cols);
+    norm_forward<false>(y, nullptr, nullptr, rstd, nullptr, x, nullptr, weight, nullptr, eps, rows, cols);
 }
 
 extern "C" __global__ void __launch_bounds__(NORM_THREADS) rmsnorm_backward(

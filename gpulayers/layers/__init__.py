@@ -9,7 +9,9 @@ from gpulayers.layers.embedding import Embedding
 from gpulayers.layers.encoder_block import EncoderBlock
 from gpulayers.layers.feedforward import FeedForward
 from gpulayers.layers.gelu import GELU
+from gpulayers.layers.groupnorm import GroupNorm
 from gpulayers.layers.gru import GRU, GRUCell
+from gpulayers.layers.instancenorm import InstanceNorm
 from gpulayers.layers.layer import Layer
 from gpulayers.layers.layernorm import LayerNorm
 from gpulayers.layers.leaky_relu import LeakyReLU
@@ -45,6 +47,8 @@ __all__ = [
     "EncoderBlock",
     "FeedForward",
     "GRUCell",
+    "GroupNorm",
+    "InstanceNorm",
     "LSTMCell",
     "Layer",
     "LayerNorm",

@@ -33,7 +33,10 @@ class Saved(NamedTuple):
 
 
 class Update(NamedTuple):
-    """What backward queues: a step of the running statistics towards those of a batch of `rows` values a channel."""
+    """What backward queues: a step of the running statistics towards those of a batch of `rows` values a channel.
+
+    mean, var: (C,), or (N, C) of the samples of a batch, each of `rows` values a channel.
+    """
 
     running_mean: Buffer
     running_var: Buffer
@@ -82,13 +85,14 @@ class BatchNorm(Layer):
         *,
         dtype: str = "float32",
     ) -> None:
-        check_sizes("BatchNorm", num_features=num_features)
-        check_integer("BatchNorm", axis=axis)
-        check_number("BatchNorm", 0, eps=eps)
+        who = type(self).__name__
+        check_sizes(who, num_features=num_features)
+        check_integer(who, axis=axis)
+        check_number(who, 0, eps=eps)
         if momentum is not None:
-            check_number("BatchNorm", 0, 1, momentum=momentum)
-        check_flags("BatchNorm", affine=affine, track_running_stats=track_running_stats)
-        check_dtype("BatchNorm", dtype)
+            check_number(who, 0, 1, momentum=momentum)
+        check_flags(who, affine=affine, track_running_stats=track_running_stats)
+        check_dtype(who, dtype)
         self.num_features, self.eps, self.momentum, self.axis = num_features, eps, momentum, axis
         self.weight = Parameter(np.ones(num_features, dtype)) if affine else None
         self.bias = Parameter(np.zeros(num_features, dtype)) if affine else None
@@ -109,7 +113,7 @@ class BatchNorm(Layer):
 
     def backward(self, dy: Array, saved: Saved) -> Array:
         x, mean, var, fixed, shape = saved
-        gradient_of(dy, shape, "BatchNorm")
+        gradient_of(dy, shape, type(self).__name__)
         rows = as_rows(dy.swapaxes(self.axis, -1))
         dx, dweight, dbias = batchnorm_backward(rows, x, mean, var, self._affine[0], self.eps, fixed)
         if self.weight is not None and self.bias is not None:
@@ -151,12 +155,16 @@ class BatchNorm(Layer):
 
     def _check(self, x: Array) -> None:
         floating_input(x, "BatchNorm")
-        if self.weight is not None:
-            floating_like(x, self.weight, "BatchNorm")
-        elif self.running_mean is not None and self.running_mean.data.dtype != wide(x.dtype):
-            kept = self.running_mean.data.dtype
-            raise TypeError(f"BatchNorm has {kept} statistics and got a {x.dtype} input; convert one of them")
+        self._check_dtype(x)
         axes = range(-x.ndim, x.ndim)
         if x.ndim < 2 or self.axis not in axes or x.shape[self.axis] != self.num_features:
             wanted = f"at least 2 axes and {self.num_features} channels on axis {self.axis}"
             raise ValueError(f"BatchNorm takes an input of {wanted}, got {x.shape}")
+
+    def _check_dtype(self, x: Array) -> None:
+        who = type(self).__name__
+        if self.weight is not None:
+            floating_like(x, self.weight, who)
+        elif self.running_mean is not None and self.running_mean.data.dtype != wide(x.dtype):
+            kept = self.running_mean.data.dtype
+            raise TypeError(f"{who} has {kept} statistics and got a {x.dtype} input; convert one of them")

@@ -235,15 +235,21 @@ def _update_reference(
 ) -> None:
     """Written: running_mean, running_var (C,), float32 or wider, and batches (1,) int64, which goes up by one.
 
-    mean, var: of a batch of `rows` > 1 rows. momentum: None for the average over all batches so far, 1 / batches.
+    mean, var: (C,), of a batch of `rows` > 1 rows, or (samples, C), each of so many, of which the average is taken.
+    momentum: None for the average over all batches so far, 1 / batches.
     control: of the optimizer (ops/update_control.py); where its first element is 0, nothing is changed. Or None.
     """
     xp = array_module(running_mean, running_var, batches, mean, var, control)
     apply = xp.ones_like(batches, dtype=bool) if control is None else control[:1] != 0
     share = 1 / (batches + 1) if momentum is None else momentum
+    mean, var = _over_samples(mean), _over_samples(var)
     for running, new in ((running_mean, mean), (running_var, var * (rows / (rows - 1)))):
         running[...] = xp.where(apply, (1 - share) * running + share * new, running)
     batches += apply
+
+
+def _over_samples(statistic: Array) -> Array:
+    return statistic if statistic.ndim == 1 else statistic.mean(axis=0)
 
 
 def _update_cpu(
@@ -260,6 +266,7 @@ def _update_cpu(
         return
     batches += 1
     share = 1 / int(batches[0]) if momentum is None else momentum
+    mean, var = _over_samples(mean), _over_samples(var)
     for running, new, factor in ((running_mean, mean, 1.0), (running_var, var, rows / (rows - 1))):
         running *= 1 - share
         running += new * (share * factor)
@@ -275,10 +282,12 @@ def _update_cuda(
     momentum: float | None,
     control: Array = None,
 ) -> None:
-    check_shape("batchnorm_update", mean.shape, running_mean=running_mean, running_var=running_var, var=var)
+    check_shape("batchnorm_update", mean.shape, var=var)
+    check_shape("batchnorm_update", mean.shape[-1:], running_mean=running_mean, running_var=running_var)
     check_shape("batchnorm_update", (1,), batches=batches)
-    cols, share = mean.size, math.nan if momentum is None else momentum
-    numbers = (np.float32(rows / (rows - 1)), np.float32(share), np.bool_(momentum is None), np.int32(cols))
+    cols, share = mean.shape[-1], math.nan if momentum is None else momentum
+    sizes = (np.int32(mean.size // cols), np.int32(cols))
+    numbers = (np.float32(rows / (rows - 1)), np.float32(share), np.bool_(momentum is None), *sizes)
     arrays = (running_mean, running_var, batches, mean, var, control)
     launch("batchnorm", "batchnorm_update", (1,), (min(1024, -(-cols // 32) * 32),), (*arrays, *numbers))
 

@@ -51,17 +51,7 @@ def _add_cpu(x: Array, f: Array, weight: Array, bias: Array, eps: float) -> tupl
         x_block, y_block, m, var = total[block], y[block], mean[block], rstd[block]
         if f is not None:
             np.add(x[block], f[block], out=x_block)
-        np.matmul(x_block, average, out=m)  # BLAS sums a row several times as fast as mean() does
-        np.subtract(x_block, m[:, None], out=y_block)
-        np.vecdot(y_block, y_block, out=var)
-        var /= cols
-        if not (m * m <= 16 * var).all():
-            # A mean far from 0 is off by a rounding of its own size; the mean of what is left corrects it.
-            rest = np.matmul(y_block, average)
-            m += rest
-            y_block -= rest[:, None]
-            np.vecdot(y_block, y_block, out=var)
-            var /= cols
+        centre_rows(x_block, y_block, average, m, var)
         var += eps
         r = np.reciprocal(np.sqrt(var, out=var), out=var)
         y_block *= r[:, None]
@@ -70,6 +60,22 @@ def _add_cpu(x: Array, f: Array, weight: Array, bias: Array, eps: float) -> tupl
         if bias is not None:
             y_block += bias[: len(r)]
     return total, y, mean, rstd
+
+
+def centre_rows(x: np.ndarray, y: np.ndarray, average: np.ndarray, m: np.ndarray, var: np.ndarray) -> None:
+    """y = x - mean of its row; m and var, one number a row, become mean and variance. average: 1 / D, D times."""
+    cols = len(average)
+    np.matmul(x, average, out=m)  # BLAS sums a row several times as fast as mean() does
+    np.subtract(x, m[:, None], out=y)
+    np.vecdot(y, y, out=var)
+    var /= cols
+    if not (m * m <= 16 * var).all():
+        # A mean far from 0 is off by a rounding of its own size; the mean of what is left corrects it.
+        rest = np.matmul(y, average)
+        m += rest
+        y -= rest[:, None]
+        np.vecdot(y, y, out=var)
+        var /= cols
 
 
 NORM_THREADS = 256  # of a block at most, as kernels/norm.cuh has it

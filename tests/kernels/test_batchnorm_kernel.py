@@ -106,10 +106,11 @@ def test_rows_at_every_alignment(device, storage, rng):
 @on_devices
 @pytest.mark.parametrize("cols", [1, 33, 1030])
 @pytest.mark.parametrize("momentum", [0.1, 0.0, 1.0, None])
-@pytest.mark.parametrize("apply", [None, 1, 0])
-def test_update(device, cols, momentum, apply, rng):
+@pytest.mark.parametrize(("apply", "samples"), [(None, ()), (1, ()), (0, ()), (1, (3,)), (0, (3,))])
+def test_update(device, cols, momentum, apply, samples, rng):
+    """samples: how many statistics are averaged first, those of instance normalisation."""
     old = rng.normal(size=(2, cols)).astype(np.float32)
-    mean, var = rng.normal(size=(2, cols)).astype(np.float32)
+    mean, var = rng.normal(size=(2, *samples, cols)).astype(np.float32)
     control = None if apply is None else np.array([apply, 7, 7, 7, 7, 7], np.float32)
     arrays = (*old, np.array([4]), mean, abs(var))
     here = [a.astype(np.float64) if a.dtype == np.float32 else a.copy() for a in arrays]

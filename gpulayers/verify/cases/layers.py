@@ -13,6 +13,8 @@ from gpulayers.layers.embedding import Embedding
 from gpulayers.layers.encoder_block import EncoderBlock
 from gpulayers.layers.feedforward import FeedForward
 from gpulayers.layers.gelu import GELU
+from gpulayers.layers.groupnorm import GroupNorm
+from gpulayers.layers.instancenorm import InstanceNorm
 from gpulayers.layers.layer import Layer
 from gpulayers.layers.layernorm import LayerNorm
 from gpulayers.layers.leaky_relu import LeakyReLU
@@ -79,6 +81,42 @@ def normalisation_cases(rng: np.random.Generator) -> Iterator[Case]:
             )
 
 
+def trailing_cases(rng: np.random.Generator) -> Iterator[Case]:
+    """Norms over several axes, and without gain and bias."""
+    forms: list[tuple[str, Callable[[], Layer], tuple[int, ...]]] = [
+        ("two axes", lambda: LayerNorm((5, 7)), (3, 5, 7)),
+        ("all axes", lambda: LayerNorm((3, 5, 7)), (3, 5, 7)),
+        ("no weight", lambda: LayerNorm(7, elementwise_affine=False), (3, 5, 7)),
+        ("two axes", lambda: RMSNorm((5, 7)), (3, 5, 7)),
+        ("no weight", lambda: RMSNorm(7, elementwise_affine=False), (3, 5, 7)),
+    ]
+    for name, make, shape in forms:
+        yield LayerCase(layer=type(make()), name=name, make=make, inputs=(rng.uniform(-2, 4, shape),))
+
+
+def groupnorm_cases(rng: np.random.Generator) -> Iterator[Case]:
+    def tracked() -> Layer:
+        return InstanceNorm(5, affine=True, track_running_stats=True)
+
+    forms: list[tuple[str, Callable[[], Layer], tuple[int, ...], Train | None]] = [
+        ("channels last", lambda: GroupNorm(2, 6), (3, 5, 7, 6), TRAIN),
+        ("channels first", lambda: GroupNorm(3, 6, axis=1), (3, 6, 5, 7), TRAIN),
+        ("vectors", lambda: GroupNorm(2, 6), (5, 6), None),
+        ("one value a group", lambda: GroupNorm(5, 5), (3, 5), None),
+        ("no weight", lambda: GroupNorm(2, 6, affine=False), (3, 5, 6), None),
+        ("empty batch", lambda: GroupNorm(2, 6), (0, 5, 6), TRAIN),
+        ("channels last", lambda: InstanceNorm(5), (3, 7, 5), TRAIN),
+        ("channels first", lambda: InstanceNorm(5, affine=True, axis=1), (3, 5, 2, 7), TRAIN),
+        ("tracked", tracked, (3, 7, 5), TRAIN),
+        ("tracked, evaluation", tracked, (3, 7, 5), None),
+        ("empty batch", lambda: InstanceNorm(5), (0, 7, 5), TRAIN),
+    ]
+    for name, make, shape, train in forms:
+        x = rng.uniform(-2, 4, shape)
+        more: dict[str, Any] = {"storages": HALVES} if name == "channels first" else {}
+        yield LayerCase(layer=type(make()), name=name, make=make, inputs=(x,), train=train, **more)
+
+
 def batchnorm_cases(rng: np.random.Generator) -> Iterator[Case]:
     def tracked() -> Layer:
         layer = BatchNorm(7)
@@ -92,6 +130,7 @@ def batchnorm_cases(rng: np.random.Generator) -> Iterator[Case]:
         ("1023 rows", lambda: BatchNorm(7), (1023, 7), TRAIN),
         ("D 1023", lambda: BatchNorm(1023), (3, 1023), TRAIN),
         ("channels first", lambda: BatchNorm(5, axis=1), (3, 5, 7), TRAIN),
+        ("images", lambda: BatchNorm(5, axis=1), (3, 5, 2, 7), TRAIN),
         ("no weight", lambda: BatchNorm(7, affine=False), (3, 5, 7), TRAIN),
         ("no running statistics", lambda: BatchNorm(7, track_running_stats=False), (3, 5, 7), None),
         ("evaluation", tracked, (3, 5, 7), None),
@@ -262,7 +301,9 @@ MAKERS: list[Maker] = [
     on_last_axis(lambda cols: LogSoftmax(), shapes=SMALL),
     on_last_axis(lambda cols: Dropout(0.3), lambda cols: Dropout(1.0)),
     normalisation_cases,
+    trailing_cases,
     batchnorm_cases,
+    groupnorm_cases,
     linear_cases,
     embedding_cases,
     position_cases,

@@ -1,4 +1,4 @@
-"""LayerNorm, RMSNorm and BatchNorm."""
+"""LayerNorm, RMSNorm, BatchNorm and GroupNorm."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from gpulayers.ops.batchnorm import batchnorm, batchnorm_backward, batchnorm_statistics, batchnorm_update
+from gpulayers.ops.groupnorm import groupnorm, groupnorm_backward
 from gpulayers.ops.layernorm import add_layernorm, layernorm, layernorm_backward
 from gpulayers.ops.rmsnorm import rmsnorm, rmsnorm_backward
-from gpulayers.verify.case import Case, Function, GradientCase, Maker, OpCase, exact, written
+from gpulayers.verify.case import Arg, Case, Function, GradientCase, Maker, OpCase, exact, written
 from gpulayers.verify.cases.inputs import normal, rows
 
 EPS = 1e-5
@@ -175,6 +176,9 @@ def batchnorm_updates(rng: np.random.Generator) -> Iterator[Case]:
             control = None if apply is None else exact(np.array([apply, 0, 0, 0, 0, 0], np.float32))
             args = (*running, new_mean, new_var, 9, momentum, control)
             yield OpCase(op=batchnorm_update, name=f"D {cols}, {name}", args=args, storages=("float32",))
+        of_samples = (exact(abs(normal(rng, 3, cols))) for _ in range(2))
+        args = (*running, *of_samples, 9, 0.1)
+        yield OpCase(op=batchnorm_update, name=f"D {cols}, of 3 samples", args=args, storages=("float32",))
 
 
 def batchnorm_gradients(rng: np.random.Generator) -> Iterator[Case]:
@@ -195,4 +199,53 @@ def batchnorm_gradients(rng: np.random.Generator) -> Iterator[Case]:
             yield GradientCase(ops=ops, name=f"{n} x {cols}{name}", function=function, inputs=inputs)
 
 
-MAKERS: list[Maker] = [layernorm_cases, rmsnorm_cases, batchnorm_cases]
+def groupnorm_cases(rng: np.random.Generator) -> Iterator[Case]:
+    shapes = {
+        "one element": ((1, 1, 1), 1),
+        "primes": ((3, 14, 5), 7),
+        "one value a group": ((5, 4, 1), 4),
+        "1023 positions": ((2, 3, 1023), 3),
+        "a group of 12 channels of 77": ((2, 12, 77), 1),
+        "transposed view": ((3, 6, 11), 2),
+        "empty batch": ((0, 6, 5), 2),
+        "no positions": ((3, 6, 0), 2),
+    }
+    for name, (shape, groups) in shapes.items():
+        x, dy = normal(rng, *shape, mean=1, std=2), normal(rng, *shape)
+        weight, bias = normal(rng, 2, shape[1])
+
+        def arg(array: np.ndarray, view: bool = name == "transposed view") -> Any:
+            moved = np.ascontiguousarray(array.swapaxes(1, 2))
+            return Arg(moved, view=lambda a: a.swapaxes(1, 2)) if view else array
+
+        _, mean, var = groupnorm.reference(x, None, None, groups, EPS)
+        for more, w, b in (("", weight, bias), (", no weight", None, None)):
+            yield OpCase(op=groupnorm, name=name + more, args=(arg(x), w, b, groups, EPS))
+            yield OpCase(
+                op=groupnorm_backward,
+                name=name + more,
+                args=(arg(dy), arg(x), exact(mean), exact(var), w, EPS),
+                factor=3,
+                scale=terms(1 / np.sqrt(var + EPS), dy, None if w is None else w[:, None]),
+                why=CANCELS,
+            )
+    for mean in (4096, 10000, 100000):
+        x = (mean + np.array([0, 0.5, 1, 1.5])).astype(np.float32).reshape(1, 2, 2)
+        args = (x, None, None, 1, EPS)
+        yield OpCase(op=groupnorm, name=f"large mean {mean}", args=args, storages=("float32",))
+    yield from groupnorm_gradients(rng)
+
+
+def groupnorm_gradients(rng: np.random.Generator) -> Iterator[Case]:
+    for name, shape, groups in (("2 groups", (3, 6, 5), 2), ("a group for each channel", (2, 3, 7), 3)):
+
+        def run(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, groups: int = groups) -> tuple[np.ndarray, Any]:
+            y, mean, var = groupnorm(x, weight, bias, groups, EPS)
+            return y, (x, mean, var, weight, EPS)
+
+        function = Function(run, lambda dy, saved: groupnorm_backward(dy, *saved))
+        inputs = (rng.uniform(-2, 5, shape), *rng.normal(size=(2, shape[1])))
+        yield GradientCase(ops=(groupnorm, groupnorm_backward), name=name, function=function, inputs=inputs)
+
+
+MAKERS: list[Maker] = [layernorm_cases, rmsnorm_cases, batchnorm_cases, groupnorm_cases]
