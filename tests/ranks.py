@@ -14,7 +14,7 @@ needs_mpi = pytest.mark.skipif(
     reason="the extra [mpi], mpi4py and mpich, is not installed in this environment",
 )
 TESTS = Path(__file__).parent
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
 
 
 def command(ranks: int, *words: object) -> list[str]:

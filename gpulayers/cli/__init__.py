@@ -26,6 +26,7 @@ from gpulayers.cli.arguments import Parser, UsageError
 from gpulayers.cuda import GPUUnavailable
 from gpulayers.data import DataError
 from gpulayers.emulator.errors import ToolkitMissing
+from gpulayers.parallel import ALONE, Elsewhere, ParallelError, connect, leave, together
 from gpulayers.profiling.nsight import ProfilerFailed
 from gpulayers.profiling.nvtx_ranges import NVTXMissing
 from gpulayers.storage import FileError
@@ -51,11 +52,18 @@ EXPECTED = (
     ToolkitMissing,
     FloatingPointError,
     NVTXMissing,
+    ParallelError,
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
+    status = _main(arguments)
+    leave(status)
+    return status
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -69,6 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complain(error, 2)
     except (TrainingError, ProfilerFailed) as error:
         return complain(error, 1)
+    except Elsewhere as elsewhere:
+        return elsewhere.status
     except MemoryError as error:
         return complain(
             f"not enough memory ({error}): a smaller model, a smaller --batch or more --accumulate needs less", 2
@@ -88,7 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def complain(error: object, status: int) -> int:
     with contextlib.suppress(OSError):  # where nobody listens, the status has to do
-        print("gpulayers: error:", " ".join(str(error).split()), file=sys.stderr, flush=True)
+        words = " ".join([str(error), *getattr(error, "__notes__", ())]).split()
+        print("gpulayers: error:", *words, file=sys.stderr, flush=True)
     return status
 
 
@@ -135,7 +146,8 @@ def silence() -> None:
 
 def command(words: list[str]) -> int:
     """Parse and run. Raises one of EXPECTED."""
-    namespace = parse(words)
+    with together(connect() if words[:1] == ["train"] and "--data-parallel" in words else ALONE):
+        namespace = parse(words)
     return COMMANDS[namespace.command].run(namespace) if namespace.command else 0
 
 

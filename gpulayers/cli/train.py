@@ -4,9 +4,11 @@ import argparse
 import contextlib
 import dataclasses
 from collections.abc import Iterator
+from signal import Signals
 from typing import Any
 
 from gpulayers.cli.arguments import Parser, UsageError, add_options, given, say
+from gpulayers.parallel import ALONE, Communicator, connect, together
 from gpulayers.profiling.trace import Trace, check_writable, trace
 from gpulayers.profiling.training import calls
 from gpulayers.training.config import TABLES, Config, read_toml
@@ -45,7 +47,14 @@ def add_parser(commands: Any, words: list[str]) -> Parser:
         "--config", metavar="FILE", help="settings in TOML, such as a config.toml of a run; options beside it win"
     )
     run.add_argument(
-        "--resume", metavar="RUN", help="go on with a run; takes only --steps, --backend, --threads and --trace"
+        "--resume",
+        metavar="RUN",
+        help="go on with a run; takes only --steps, --backend, --threads, --trace and --data-parallel",
+    )
+    run.add_argument(
+        "--data-parallel",
+        action="store_true",
+        help="share every batch out among the processes of mpiexec -n N gpulayers train ...",
     )
     run.add_argument(
         "--tiny", action="store_true", help="start from the smallest sizes (also the default with --backend emulated)"
@@ -57,19 +66,36 @@ def add_parser(commands: Any, words: list[str]) -> Parser:
 
 
 def run(namespace: argparse.Namespace) -> int:
-    if namespace.trace is not None:
-        check_writable(namespace.trace)  # before anything is begun
-    if namespace.resume is not None:
-        trainer = resume(namespace.resume, warn=say, **resume_options(namespace))
-        refuse_both(trainer.config, namespace.trace)
-        first = f"going on with {trainer.folder} at step {trainer.step} of {trainer.config.training.steps}"
-        first += beyond_the_schedule(trainer)
-    else:
+    ranks = connect() if namespace.data_parallel else ALONE
+    with together(ranks):
+        if namespace.trace is not None and ranks.rank == 0:
+            check_writable(namespace.trace)  # before anything is begun
+    trainer, first = (started if namespace.resume is None else resumed)(namespace, ranks)
+    if ranks.rank > 0:  # the first rank speaks and traces
+        return exit_status(trainer.run())
+    if ranks.size > 1:
+        first += f", on {ranks.size} ranks"
+    return train(trainer, first, namespace.trace)
+
+
+def started(namespace: argparse.Namespace, ranks: Communicator) -> tuple[Trainer, str]:
+    """A new run, and what to say once it goes."""
+    with together(ranks):
         config = config_from(namespace)
         refuse_both(config, namespace.trace)
-        trainer = start(config, namespace.out)
-        first = f"run folder {trainer.folder}"
-    return train(trainer, first, namespace.trace)
+    trainer = start(config, namespace.out, ranks)
+    return trainer, f"run folder {trainer.folder}"
+
+
+def resumed(namespace: argparse.Namespace, ranks: Communicator) -> tuple[Trainer, str]:
+    """The run of --resume, and what to say once it goes."""
+    with together(ranks):
+        options = resume_options(namespace)
+    trainer = resume(namespace.resume, warn=say, communicator=ranks, **options)
+    with together(ranks):
+        refuse_both(trainer.config, namespace.trace)
+    where = f"at step {trainer.step} of {trainer.config.training.steps}"
+    return trainer, f"going on with {trainer.folder} {where}{beyond_the_schedule(trainer)}"
 
 
 def beyond_the_schedule(trainer: Trainer) -> str:
@@ -93,9 +119,14 @@ def train(trainer: Trainer, first: str, trace_file: str | None = None) -> int:
         received = trainer.run(lambda: say(f"{first}\n{about}"))
     if received is None:
         say(f"finished: {trainer.folder}")
-        return 0
-    say(f"stopped at step {trainer.step}, saved; gpulayers train --resume {trainer.folder} goes on")
-    return 128 + received
+    else:
+        say(f"stopped at step {trainer.step}, saved; gpulayers train --resume {trainer.folder} goes on")
+    return exit_status(received)
+
+
+def exit_status(received: Signals | None) -> int:
+    """That of a program which the signal has ended; 0 without one."""
+    return 0 if received is None else 128 + received
 
 
 @contextlib.contextmanager
@@ -129,7 +160,8 @@ def resume_options(namespace: argparse.Namespace) -> dict[str, Any]:
     refused = [flag(names[name]) for name in vars(namespace) if name in names and name not in WITH_RESUME]
     refused += [f"--{name}" for name in ("out", "config", "tiny") if getattr(namespace, name)]
     if refused:
-        raise UsageError(f"--resume takes only --steps, --backend, --threads and --trace, not {', '.join(refused)}")
+        taken = "--steps, --backend, --threads, --trace and --data-parallel"
+        raise UsageError(f"--resume takes only {taken}, not {', '.join(refused)}")
     return given(namespace, "training", table_of(namespace, "training"))
 
 

@@ -31,7 +31,7 @@ class Communicator(ABC):
     """`size` processes, of which this one is `rank`, 0 to size - 1.
 
     local_rank, local_size: the same among the ranks of this machine. leaving: all ranks end now, for a reason that each
-    of them knows; see `parallel/leave.py`.
+    of them knows; see `parallel/together.py`.
     """
 
     rank: int

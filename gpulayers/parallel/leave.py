@@ -1,8 +1,6 @@
-"""How ranks end: all together, or one that fails takes the others with it. A rank that only went would leave the others
-waiting for it for ever.
+"""The end of a rank that fails alone is the end of all: if it only went, the others would wait for it for ever.
 
-    with together(communicator): ...     an error on one rank becomes the end of all, said once
-    leave(status)                        the last line of a command: abort, unless all ranks leave now
+    leave(status)                        the last line of a command: abort, unless all ranks leave now (`together.py`)
     abort_on_exceptions(communicator)    what nobody has caught aborts, too
 
 A rank that is killed can say nothing; mpiexec sees that it is gone and ends the others.
@@ -10,45 +8,10 @@ A rank that is killed can say nothing; mpiexec sees that it is gone and ends the
 
 import contextlib
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import TracebackType
 
-from gpulayers.parallel.communicator import Communicator, Elsewhere
+from gpulayers.parallel.communicator import Communicator
 from gpulayers.parallel.mpi import connect
-
-
-@contextmanager
-def together(communicator: Communicator) -> Iterator[None]:
-    """If the block raises an Exception on any rank, all leave it by one.
-
-    The first rank that has one raises it, with a note that says which rank it is where not all have the same; the
-    others raise `Elsewhere`.
-    """
-    if communicator.size == 1:
-        yield
-        return
-    error = None
-    try:
-        yield
-    except Exception as caught:
-        error = caught
-    said = communicator.gather_texts("" if error is None else f"{type(error).__name__}: {error}")
-    if not any(said):
-        return
-    communicator.leaving = True
-    first = next(rank for rank, text in enumerate(said) if text)
-    if error is None or communicator.rank != first:
-        raise Elsewhere(2)
-    if any(text != said[first] for text in said):
-        error.add_note(f"(on rank {first} of {communicator.size})")
-    raise error
-
-
-def part(communicator: Communicator) -> None:
-    """Wait for all ranks, for whom this is the end, too."""
-    communicator.barrier()
-    communicator.leaving = True
 
 
 def leave(status: int) -> None:

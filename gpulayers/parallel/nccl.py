@@ -15,6 +15,7 @@ import numpy as np
 from gpulayers.backend import Array
 from gpulayers.cuda import import_nccl
 from gpulayers.parallel.communicator import Communicator, ParallelError
+from gpulayers.parallel.together import together
 from gpulayers.remedies import INSTALL
 
 UNIQUE_ID_BYTES = 128
@@ -71,8 +72,9 @@ def use_own_gpu(xp: Any, communicator: Communicator) -> None:
     device = communicator.local_rank % count
     xp.cuda.Device(device).use()
     places = communicator.gather_texts(f"{platform.node()}, {xp.cuda.runtime.deviceGetPCIBusId(device)}")
-    if len(set(places)) < len(places):
-        raise ParallelError(
-            f"{communicator.size} ranks have {len(set(places))} GPUs between them, and each needs one of its own: "
-            f"start fewer by mpiexec -n, or show each process another GPU in CUDA_VISIBLE_DEVICES"
-        )
+    with together(communicator):
+        if len(set(places)) < len(places):
+            raise ParallelError(
+                f"{communicator.size} ranks have {len(set(places))} GPUs between them, and each needs one of its own: "
+                f"start fewer by mpiexec -n, or show each process another GPU in CUDA_VISIBLE_DEVICES"
+            )

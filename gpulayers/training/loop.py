@@ -8,6 +8,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from signal import Signals
 from types import MappingProxyType
@@ -20,6 +21,7 @@ from gpulayers.backend import Array
 from gpulayers.ops.cross_entropy import count_targets, cross_entropy_inplace
 from gpulayers.ops.update_control import Outcome
 from gpulayers.optim import LossScaleError, Optimizer
+from gpulayers.parallel import ALONE, Communicator, end_together
 from gpulayers.profiling.ranges import recording as listening
 from gpulayers.step import Train
 from gpulayers.storage import only_writer
@@ -29,6 +31,7 @@ from gpulayers.training.health_log import HealthLog, diagnose
 from gpulayers.training.metrics import MetricsFile
 from gpulayers.training.plot import plot_loss
 from gpulayers.training.progress import Progress, printable
+from gpulayers.training.ranks import Ranks
 from gpulayers.training.reading import Reading
 from gpulayers.training.stop import StopSignal
 from gpulayers.training.tasks.task import Figures, Part, Task, shown
@@ -36,6 +39,7 @@ from gpulayers.training.threads import Threads, threads_of
 
 METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
 MOST_SKIPPED = 3  # steps in a row
+NOBODY_READS = 1  # in place of a signal's number: a reason to stop, too
 
 
 class TrainingError(RuntimeError):
@@ -50,11 +54,13 @@ def train_step(
     k: int,
     loss_options: Mapping[str, Any] = MappingProxyType({}),
     threads: Threads | None = None,
+    ranks: Ranks | None = None,
 ) -> Array:
     """One step on batch k: forward, loss, backward for each of its parts, then one update.
 
     loss_options: keywords for `cross_entropy` beside reduction= and scale=, such as label_smoothing.
     threads: of `model`, to run the parts on in pieces; without them each part is one piece.
+    ranks: other processes with their own parts of the same batch, `ranks.share(...)` of it; all take the same step.
 
     Losses and gradients are summed over all parts and divided by the number of all targets once, so the split changes
     nothing but rounding. A loss or gradient that is not finite changes nothing but the loss scale: parameters, moments
@@ -76,6 +82,8 @@ def train_step(
     loss, count = 0.0, 0.0
     for part_loss, part_count in found:
         loss, count = loss + part_loss, count + part_count
+    if ranks is not None:
+        loss, count = ranks.all_reduce(optimizer.flat, loss, count)  # gradients too
     optimizer.step(count, loss)  # divides by count, clips, updates, clears the gradients
     return optimizer.outcome()
 
@@ -93,7 +101,8 @@ class Trainer:
     """A run that stands at `step`, and goes on to the last by `run()`.
 
     task: data and model, see `tasks/`. best: lowest validation loss so far.
-    skipped: steps in a row, up to here, whose loss or gradient was not finite.
+    skipped: steps in a row, up to here, whose loss or gradient was not finite. communicator: of all ranks of the run;
+    this one is the first, which alone writes and speaks, the others are a `Follower` each.
     """
 
     def __init__(
@@ -105,8 +114,10 @@ class Trainer:
         step: int = 0,
         best: float = math.inf,
         skipped: int = 0,
+        communicator: Communicator = ALONE,
     ) -> None:
         self.folder, self.config, self.task, self.optimizer = folder, config, task, optimizer
+        self.ranks = Ranks(task.model, communicator)
         self.step, self.best, self.skipped = step, best, skipped
         self.saved_at: int | None = None
         self.pending: Pending | None = None
@@ -121,21 +132,17 @@ class Trainer:
         is then still there. Raises OSError where stdout or stderr cannot be written to any more; all is saved first.
         """
         options = self.config.training
+        reason = 0
         with (
-            only_writer(self.folder),
+            self._outputs(),
             threadpool_limits(options.threads, "blas"),
             np.errstate(over="ignore", invalid="ignore", divide="ignore"),  # looked for and reported, see train_step
-            MetricsFile(self.folder / METRICS, resume_at=self.step) as self.metrics,
-            MetricsFile(self.folder / SAMPLES, resume_at=self.step) as self.samples,
-            HealthLog(
-                self.folder, self.task.model, self.optimizer, options.health_every * options.health, self.step
-            ) as self.health,
             threads_of(self.task.model, options, self.task.grain) as self.threads,
-            Progress(options.steps, self.step, units=self.task.units) as self.progress,
-            StopSignal() as stop,
+            StopSignal(self.ranks.rank == 0) as stop,
+            self._parting(),
         ):
             begun()
-            while self.step < options.steps and stop.received is None and self.progress.failed is None:
+            while self.step < options.steps and not (reason := self._reason_to_stop(stop)):
                 self._advance()
             self._catch_up()
             if self.saved_at != self.step:
@@ -143,7 +150,35 @@ class Trainer:
             self._plot()
             if self.progress.failed is not None:
                 raise self.progress.failed
-        return stop.received if self.step < options.steps else None
+        return Signals(reason) if self.step < options.steps else None
+
+    @contextmanager
+    def _outputs(self) -> Iterator[None]:
+        """The files that a run writes to as it goes, and its progress bar."""
+        options = self.config.training
+        health_every = options.health_every * options.health
+        with (
+            only_writer(self.folder),
+            MetricsFile(self.folder / METRICS, resume_at=self.step) as self.metrics,
+            MetricsFile(self.folder / SAMPLES, resume_at=self.step) as self.samples,
+            HealthLog(self.folder, self.task.model, self.optimizer, health_every, self.step) as self.health,
+            Progress(options.steps, self.step, units=self.task.units) as self.progress,
+        ):
+            yield
+
+    @contextmanager
+    def _parting(self) -> Iterator[None]:
+        """All ranks get to the end together, also where training cannot go on: they have seen the same figures."""
+        try:
+            yield
+        except TrainingError:
+            end_together(self.ranks.communicator)
+            raise
+        end_together(self.ranks.communicator)
+
+    def _reason_to_stop(self, stop: StopSignal) -> int:
+        """A signal's number, NOBODY_READS or 0. What one rank has, all have, for they must stop after the same step."""
+        return self.ranks.largest(stop.received or (0 if self.progress.failed is None else NOBODY_READS))
 
     def _advance(self) -> None:
         """One step, and what is due after it.
@@ -152,12 +187,12 @@ class Trainer:
         something is due that needs them.
         """
         started, sizes, options = time.perf_counter(), [], self.config.training
-        parts, task = self._counted(sizes), self.task
+        parts, task = self.ranks.share(self._counted(sizes)), self.task
         if self.threads is not None:
             self.threads.in_turn = self.health.watches(self.step)  # it listens to one thread
         with self.health.watch(self.step):
             outcome = train_step(
-                task.model, self.optimizer, parts, options.seed, self.step, task.loss_options, self.threads
+                task.model, self.optimizer, parts, options.seed, self.step, task.loss_options, self.threads, self.ranks
             )
         self._catch_up()
         self.step += 1
@@ -213,7 +248,7 @@ class Trainer:
         return record
 
     def _counted(self, sizes: list[int]) -> Iterator[Part]:
-        """The parts of the next batch; how many units each has goes into `sizes`."""
+        """The parts of the next batch, of all ranks; how many units each has goes into `sizes`."""
         for part in self.task.parts(self.step):
             sizes.append(self.task.size(part))
             yield part
@@ -263,7 +298,7 @@ class Trainer:
         """The checkpoint is kept as the best one if its validation loss is lower than ever."""
         if loss < self.best:
             self.best = loss
-            save_best(self.folder, self.step, self._tensors(), self._metadata(loss))
+            save_best(self.folder, self.step, self.tensors(), self._metadata(loss))
         self.task.pictures(self.folder, self.step)
 
     def _sample(self) -> None:
@@ -278,6 +313,7 @@ class Trainer:
         self.progress.say(f"--- a sample at step {self.step} ---\n{printable(text)}\n---", file=sys.stdout)
 
     def _save(self) -> None:
+        self.ranks.check_same(self.optimizer.flat.data, self.step)
         self.metrics.sync()
         self.samples.sync()
         self.health.sync()
@@ -286,10 +322,11 @@ class Trainer:
     def save(self) -> None:
         """A checkpoint of this step. Raises ValueError, and writes nothing, if a GPU has met a bad target or id."""
         self.optimizer.check()
-        save_checkpoint(self.folder, self.step, self._tensors(), self._metadata())
+        save_checkpoint(self.folder, self.step, self.tensors(), self._metadata())
         self.saved_at = self.step
 
-    def _tensors(self) -> dict[str, Array]:
+    def tensors(self) -> dict[str, Array]:
+        """Everything that a step changes, by its name in the checkpoint."""
         model = {f"model.{name}": array for name, array in self.task.model.state_dict().items()}
         return model | self.optimizer.state_dict()
 
@@ -300,6 +337,7 @@ class Trainer:
             "data_digest": self.task.digest,
             "best_val_loss": self.best,
             "skipped_in_a_row": self.skipped,
+            "ranks": self.ranks.size,
             **({} if val_loss is None else {"val_loss": val_loss}),
         }
 

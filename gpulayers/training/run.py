@@ -1,18 +1,24 @@
 """Run folders: starting a run, going on with one, and opening what it has saved."""
 
 import datetime
+import json
 import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from gpulayers.backend import use
+import numpy as np
+
+from gpulayers.backend import to_numpy, use
 from gpulayers.data import DataError
 from gpulayers.optim import LossScale, Optimizer, make_optimizer, make_schedule
+from gpulayers.parallel import ALONE, Communicator, together
 from gpulayers.storage import FileError, StrPath, filled_folder, only_writer
+from gpulayers.training.agree import agree, own_device, settings, threads_of_rank
 from gpulayers.training.checkpoint import BEST, latest_checkpoint, load_checkpoint, none_whole, whole_checkpoints
 from gpulayers.training.config import LOW_PRECISION, Config
+from gpulayers.training.follower import Follower
 from gpulayers.training.loop import Trainer
 from gpulayers.training.options import ConfigError
 from gpulayers.training.tasks import DEFAULTS, TASKS, Saved, Task
@@ -20,25 +26,59 @@ from gpulayers.training.tasks import DEFAULTS, TASKS, Saved, Task
 CONFIG = "config.toml"
 
 
-def start(config: Config, folder: StrPath | None = None) -> Trainer:
+def start(config: Config, folder: StrPath | None = None, communicator: Communicator = ALONE) -> Trainer:
     """A new run in `folder` (by default runs/<task>-<time>), whose step 0 is saved.
 
+    communicator: of the ranks that train it together, each of which calls this; the first has the folder.
+
     Raises ConfigError, DataError or GPUUnavailable before anything is written; FileError where the folder cannot be.
+    ParallelError where the ranks do not have the same versions, settings and data.
     """
-    config = config.complete()
-    use(config.training.backend)
-    if folder is not None and os.path.lexists(folder):
-        raise ConfigError(already_there(folder))
-    task = TASKS[config.task](config)
-    trainer = Trainer(Path(), config, task, optimizer_for(task))
+    config = with_threads(config, communicator)
+    own_device(config.training.backend, communicator)
+    first = communicator.rank == 0
+    with together(communicator):
+        config = config.complete()
+        if first and folder is not None and os.path.lexists(folder):
+            raise ConfigError(already_there(folder))
+        task = TASKS[config.task](config)
+        trainer = trainer_for(communicator)(Path(), config, task, optimizer_for(task), communicator=communicator)
+        trainer.ranks.check_parts(config.training)
+    agree(communicator, **settings(config), data=task.digest)
+    same_state(trainer)
 
     def fill(unfinished: Path) -> None:
         trainer.folder = unfinished
         config.write(unfinished / CONFIG)
         trainer.save()
 
-    trainer.folder = new_folder(config.task, folder, fill)
+    with together(communicator):
+        if first:
+            trainer.folder = new_folder(config.task, folder, fill)
+    trainer.folder = Path(communicator.broadcast_text(str(trainer.folder)))
     return trainer
+
+
+def trainer_for(communicator: Communicator) -> type[Trainer]:
+    """The first rank writes and speaks, the others follow."""
+    return Trainer if communicator.rank == 0 else Follower
+
+
+def with_threads(config: Config, communicator: Communicator) -> Config:
+    """With the rank's share of the cores, where nothing is said."""
+    if communicator.size == 1 or config.training.threads is not None:
+        return config
+    return config.with_training(threads=threads_of_rank(communicator))
+
+
+def same_state(trainer: Trainer) -> None:
+    """The first rank's parameters, moments and counters go to all others, so that all begin with the same bits."""
+    if trainer.ranks.size == 1:
+        return
+    tensors = {name: np.array(to_numpy(array), order="C") for name, array in trainer.tensors().items()}
+    for array in tensors.values():
+        trainer.ranks.communicator.broadcast(array)
+    restore(trainer.folder, tensors, trainer.task.model, trainer.optimizer)
 
 
 def resume(
@@ -47,20 +87,54 @@ def resume(
     backend: str | None = None,
     threads: int | None = None,
     warn: Callable[[str], Any] = print,
+    communicator: Communicator = ALONE,
 ) -> Trainer:
     """The run in `folder` at its last whole checkpoint, to go on as if it had never stopped.
 
+    communicator: of the ranks that go on with it, in any number; the first alone reads the folder.
+
     Raises FileError without a checkpoint, ConfigError for a run that is finished, DataError if the data has changed.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise ConfigError(f"{folder} is not a run folder" if folder.exists() else f"{folder} does not exist")
     changes = {"steps": steps, "backend": backend, "threads": threads}
     changes = {name: value for name, value in changes.items() if value is not None}
+    agree(communicator, **{name: value for name, value in changes.items() if name != "threads"})
+    cores, trainer = threads_of_rank(communicator), None
+    with together(communicator):
+        if communicator.rank == 0:
+            trainer = _resume(Path(folder), changes, cores, warn, communicator)
+    return _followed(trainer, communicator)
+
+
+def _followed(trainer: Trainer | None, communicator: Communicator) -> Trainer:
+    """The first rank's trainer, given; on the others one that follows it."""
+    about = ""
+    if trainer is not None:
+        stands = {"step": trainer.step, "best": trainer.best, "skipped": trainer.skipped}
+        about = json.dumps([str(trainer.folder), trainer.config.to_dict(), stands])
+    folder, values, stands = json.loads(communicator.broadcast_text(about))
+    config = DEFAULTS[values["task"]].updated(values, folder)
+    own_device(config.training.backend, communicator)
+    with together(communicator):
+        if trainer is None:
+            task = TASKS[config.task](config)
+            trainer = Follower(Path(folder), config, task, optimizer_for(task), communicator=communicator, **stands)
+            trainer.saved_at = trainer.step
+        trainer.ranks.check_parts(config.training)
+    agree(communicator, data=trainer.task.digest)
+    same_state(trainer)
+    return trainer
+
+
+def _resume(
+    folder: Path, changes: dict[str, Any], cores: int, warn: Callable[[str], Any], communicator: Communicator
+) -> Trainer:
+    """On the first rank. cores: threads for a run that had another number of ranks, whose share was another."""
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is not a run folder" if folder.exists() else f"{folder} does not exist")
     last: FileError | None = None
     for path, tensors, metadata in whole_checkpoints(folder, warn):
         try:
-            trainer, recorded = _trainer_at(folder, path, tensors, metadata, changes)
+            trainer, recorded = _trainer_at(folder, path, tensors, metadata, changes, cores, communicator)
             break
         except FileError as error:  # of another model, say: an older one may do
             if last is not None:
@@ -78,11 +152,19 @@ def resume(
 
 
 def _trainer_at(
-    folder: Path, path: Path, tensors: dict[str, Any], metadata: dict[str, Any], changes: dict[str, Any]
+    folder: Path,
+    path: Path,
+    tensors: dict[str, Any],
+    metadata: dict[str, Any],
+    changes: dict[str, Any],
+    cores: int,
+    communicator: Communicator,
 ) -> tuple[Trainer, Config]:
     """The run in `folder` at the checkpoint `path`, and the settings that it has recorded. Raises as `resume`."""
     check_metadata(path, metadata)
     recorded = config_of(path, metadata)
+    if metadata.get("ranks", 1) != communicator.size:
+        changes = {"threads": cores, **changes}
     config = recorded.with_training(**changes)
     config.training.complete()  # refuses what does not fit
     if metadata["step"] >= config.training.steps:
@@ -101,6 +183,7 @@ def _trainer_at(
         step=metadata["step"],
         best=metadata["best_val_loss"],
         skipped=metadata["skipped_in_a_row"],
+        communicator=communicator,
     )
     trainer.saved_at = trainer.step
     return trainer, recorded

@@ -13,10 +13,13 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StopSignal:
     """While it is entered, the first SIGINT or SIGTERM is only noted in `received`; a second one has its usual effect.
 
+    aloud: say so on stderr; of several ranks that get the signal one is enough.
+
     Python handles signals in the main thread only, so in another thread nothing is caught.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, aloud: bool = True) -> None:
+        self.aloud = aloud
         self.received: signal.Signals | None = None
         self._before: dict[signal.Signals, Any] = {}
 
@@ -32,5 +35,7 @@ class StopSignal:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.received = signal.Signals(number)
         self.__exit__()
+        if not self.aloud:
+            return
         with contextlib.suppress(OSError):  # not print: the signal may have come in the middle of another one
             os.write(2, b"\nstopping after this step; once more leaves at once\n")

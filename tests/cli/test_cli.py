@@ -119,7 +119,7 @@ def test_help_of_the_other_commands(command, capfd):
         (["train", "--resume", "nothing"], "nothing does not exist"),
         (
             ["train", "--resume", "nothing", "--lr", "1", "--out", "a"],
-            "takes only --steps, --backend, --threads and --trace, not",
+            "takes only --steps, --backend, --threads, --trace and --data-parallel, not",
         ),
         (["generate"], "the following arguments are required: RUN"),
         (["generate", "nothing"], "nothing does not exist; give a run folder or a checkpoint file"),
@@ -274,7 +274,7 @@ def test_files_of_the_trained_text(tmp_path, no_picture, capfd):
 
 def test_resume_takes_few_options(trained, capfd):
     text = sentence(capfd, "train", "--resume", trained, "--lr", "1", "--no-bias", "--data", "a")
-    assert "--resume takes only --steps, --backend, --threads and --trace, not --lr, --bias, --data" in text
+    assert "--resume takes only --steps, --backend, --threads, --trace and --data-parallel, not --lr, --bias, --data" in text
     assert "not --out" in sentence(capfd, "train", "--resume", trained, "--out", "b")
 
 

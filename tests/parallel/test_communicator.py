@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from ranks import check, command, needs_mpi, run
 
+from gpulayers.cli import main
 from gpulayers.emulator import cupy as emulated
 from gpulayers.emulator import nccl as stand_in
-from gpulayers.parallel import ALONE, Alone, Communicator, MPIMissing, ParallelError, leave, mpi, part, together
+from gpulayers.parallel import ALONE, Alone, Communicator, MPIMissing, ParallelError, end_together, leave, mpi, together
 from gpulayers.parallel import nccl as ours
 from gpulayers.remedies import INSTALL
 
@@ -37,7 +38,7 @@ def test_alone_every_sum_is_its_own():
     with pytest.raises(SystemExit) as left:
         Alone().abort(7)
     assert left.value.code == 7
-    part(Alone())
+    end_together(Alone())
     leave(1)
 
 
@@ -199,7 +200,7 @@ def test_ranks_do_not_share_a_gpu(monkeypatch):
             self.texts = texts
 
         def gather_texts(self, text):
-            return self.texts
+            return [text, text] if text == "" or text.startswith("ParallelError") else self.texts
 
     runtime = emulated.cuda.runtime
     monkeypatch.setattr(runtime, "deviceGetPCIBusId", lambda device: "0000:01:00.0", raising=False)
@@ -207,3 +208,9 @@ def test_ranks_do_not_share_a_gpu(monkeypatch):
     ours.use_own_gpu(emulated, Two(["a, 1", "b, 1"]))
     with pytest.raises(ParallelError, match="2 ranks have 1 GPUs between them"):
         ours.use_own_gpu(emulated, Two(["a, 1", "a, 1"]))
+
+
+def test_the_command_says_it_too(fresh, monkeypatch, capfd):
+    monkeypatch.setattr(mpi, "import_mpi", lambda: (_ for _ in ()).throw(MPIMissing("no MPI: install it")))
+    assert main(["train", "--data-parallel", "--tiny"]) == 2
+    assert capfd.readouterr().err == "gpulayers: error: no MPI: install it\n"

@@ -101,10 +101,10 @@ def test_without_health_the_last_word_names_it(tmp_path):
 
 def test_looking_at_a_skipped_step_again_leaves_nothing(tmp_path):
     trainer = begin(tmp_path / "run")
-    before = trainer._tensors()
+    before = trainer.tensors()
     sick = health_log.diagnose(trainer.task, trainer.optimizer, 0, 0)
     assert sick is None
-    assert all(before[name].tobytes() == tensor.tobytes() for name, tensor in trainer._tensors().items())
+    assert all(before[name].tobytes() == tensor.tobytes() for name, tensor in trainer.tensors().items())
     assert not any(p.grad.any() for p in trainer.task.model.parameters())
 
 
