@@ -27,14 +27,14 @@ and a `.bias` beside each `.weight` of attention and feedforward.
 import dataclasses
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpulayers import initialize
-from gpulayers.backend import Array, array_module, device_of, to_device, to_numpy
+from gpulayers.backend import Array, array_module, device_of, to_device, to_numpy, wide
 from gpulayers.layers.attention import Cache, MultiHeadAttention
 from gpulayers.layers.dropout import Dropout
 from gpulayers.layers.embedding import Embedding
@@ -137,6 +137,10 @@ class Block(Layer):
         f = self.feedforward(f)
         f += x
         return f
+
+    def weights(self, x: Array) -> Array:
+        """The attention weights in evaluation, (B, H, T, T)."""
+        return self.attention.weights(self.ln_1(x), causal=True)
 
     def step(self, x: Array, cache: Cache | None = None, hide: Array = None) -> tuple[Array, Cache]:
         """Evaluation, piece by piece: the rows of x follow those that made `cache`, None at first; see
@@ -272,6 +276,15 @@ class GPT(Layer):
         if (length := state.length + ids.shape[1] - least) > self.config.context:
             raise ValueError(f"GPT.step: a text of {length} ids is longer than the context of {self.config.context}")
         return ids, state, one
+
+    def attention(self, ids: Array) -> Iterator[Array]:
+        """Block after block, how much each id looks at those up to itself: (B, H, T, T), float32 or wider."""
+        self._check(ids)
+        x = self.wte(ids) if self.wpe is None else self.wpe(self.wte(ids))
+        for block in self.blocks:
+            weights = block.weights(x)
+            yield weights.astype(wide(weights.dtype), copy=False)
+            x = block(x)
 
     def _trunk(self) -> list[Layer]:
         """The layers after the token table, in order."""

@@ -200,3 +200,20 @@ def test_dropout_does_not_depend_on_how_the_batch_is_split(ids):
     whole, _ = model.forward(ids, Train(seed=3, step=4))
     parts = [model.forward(ids[i : i + 1], Train(seed=3, step=4, first_sample=i))[0] for i in range(3)]
     assert np.allclose(whole, np.concatenate(parts), atol=1e-6)
+
+
+@pytest.mark.parametrize("changes", [{}, {"rotary": True, "kv_heads": 1}, {"scale_by_layer": True}])
+def test_attention_is_what_mixes_the_values(changes, ids):
+    model = tiny(**changes)
+    for parameter in model.parameters():
+        parameter.data *= 5  # far from even weights
+    x = model.wte(ids) if model.wpe is None else model.wpe(model.wte(ids))
+    for block, weights in zip(model.blocks, model.attention(ids), strict=True):
+        assert weights.shape == (3, 2, 7, 7)
+        assert_close(weights.sum(-1), np.ones((3, 2, 7)))
+        assert not np.triu(weights, 1).any()
+        layer, normal = block.attention, block.ln_1(x)
+        v = layer.qkv(normal)[..., 8 + layer.kv_heads * 4 :].reshape(3, 7, layer.kv_heads, 4).swapaxes(1, 2)
+        mixed = (weights @ np.repeat(v, 2 // layer.kv_heads, axis=1)).swapaxes(1, 2).reshape(3, 7, 8)
+        assert_close(layer.out(mixed), layer(normal, causal=True))
+        x = block(x)
