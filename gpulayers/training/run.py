@@ -14,6 +14,7 @@ from gpulayers.backend import to_numpy, use
 from gpulayers.data import DataError
 from gpulayers.optim import LossScale, Optimizer, make_optimizer, make_schedule
 from gpulayers.parallel import ALONE, Communicator, together
+from gpulayers.parameter import NoRoom, room_for
 from gpulayers.storage import FileError, StrPath, filled_folder, only_writer
 from gpulayers.training.agree import agree, own_device, settings, threads_of_rank
 from gpulayers.training.checkpoint import BEST, latest_checkpoint, load_checkpoint, none_whole, whole_checkpoints
@@ -170,7 +171,11 @@ def _trainer_at(
     if metadata["step"] >= config.training.steps:
         raise ConfigError(f"{folder} is finished: it has done {metadata['step']} steps; give a larger --steps to go on")
     use(config.training.backend)
-    task = TASKS[config.task](config)
+    try:
+        with room_for(parameters(tensors).values()):
+            task = TASKS[config.task](config)
+    except NoRoom as error:
+        raise FileError(f"{path} is a checkpoint of another model: {error}") from error
     if task.digest != metadata["data_digest"]:
         raise DataError(f"the data is not what {folder} was started with: its digest differs")
     optimizer = optimizer_for(task)
@@ -282,9 +287,10 @@ def open_saved(
     if backend == "numpy" and config.training.dtype in LOW_PRECISION:  # the file holds float32
         config = config.with_training(dtype="float32")
     try:
-        model = TASKS[config.task].rebuild(config, metadata)
+        with room_for(tensors.values()):
+            model = TASKS[config.task].rebuild(config, metadata)
         model.load_state_dict(parameters(tensors))
-    except (KeyError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError, MemoryError) as error:
         raise FileError(f"{path} does not hold a whole model: {error}") from error
     return Saved(path, metadata["step"], config, model, metadata)
 
