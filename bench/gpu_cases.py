@@ -15,6 +15,7 @@ from bench import gpu_peers as peers
 from bench.cases import EPS, RULES, first_step, rule_state, rule_written, update_control_arguments, zipf_ids
 from gpulayers.backend import Array, is_array
 from gpulayers.cuda import bytes_of
+from gpulayers.ops.activation import activation, activation_backward
 from gpulayers.ops.adam import adam
 from gpulayers.ops.add import add
 from gpulayers.ops.additive_scores import additive_scores, additive_scores_backward
@@ -26,8 +27,9 @@ from gpulayers.ops.dropout import dropout
 from gpulayers.ops.elementwise import multiply
 from gpulayers.ops.embedding import embedding, scatter_add
 from gpulayers.ops.gelu import gelu, gelu_backward, gelu_with_derivative, gelu_with_derivative_inplace
-from gpulayers.ops.gru_cell import gru_cell, gru_cell_backward
+from gpulayers.ops.glu import glu, glu_backward
 from gpulayers.ops.groupnorm import groupnorm, groupnorm_backward
+from gpulayers.ops.gru_cell import gru_cell, gru_cell_backward
 from gpulayers.ops.layernorm import add_layernorm, layernorm, layernorm_backward
 from gpulayers.ops.lstm_cell import lstm_cell, lstm_cell_backward
 from gpulayers.ops.masked_softmax import masked_softmax, masked_softmax_backward
@@ -45,7 +47,14 @@ from gpulayers.ops.sgd import sgd
 from gpulayers.ops.sigmoid import sigmoid, sigmoid_backward, silu, silu_with_derivative, tanh, tanh_backward
 from gpulayers.ops.soft_cross_entropy import soft_cross_entropy
 from gpulayers.ops.softcap import softcap, softcap_backward
-from gpulayers.ops.softmax import log_softmax, log_softmax_backward, softmax, softmax_backward
+from gpulayers.ops.softmax import (
+    log_softmax,
+    log_softmax_backward,
+    softmax,
+    softmax_backward,
+    softmin,
+    softmin_backward,
+)
 from gpulayers.ops.sum_of_squares import sum_of_squares
 from gpulayers.ops.sum_rows import sum_rows
 from gpulayers.ops.swap_time import swap_time
@@ -145,6 +154,21 @@ class Case:
 def activations(count: int, *others: Any) -> Callable[[Draw], tuple[Any, ...]]:
     """`count` arrays (tokens, 4 dim), as inside a feed-forward, then the other arguments."""
     return lambda d: (*(d.normal(d.sizes.tokens, 4 * d.sizes.dim) for _ in range(count)), *others)
+
+
+def of_kind(name: str, count: int) -> Callable[[Draw], tuple[Any, ...]]:
+    """The kind of activation, then `count` arrays as inside a feed-forward."""
+    return lambda d: (name, *activations(count)(d))
+
+
+def gated(gate: str, count: int) -> Callable[[Draw], tuple[Any, ...]]:
+    """`count` arrays (tokens, 2 dim), then one twice as wide, as inside a gated feed-forward, and its gate."""
+
+    def arguments(d: Draw) -> tuple[Any, ...]:
+        tokens, cols = d.sizes.tokens, 2 * d.sizes.dim
+        return *(d.normal(tokens, cols) for _ in range(count)), d.normal(tokens, 2 * cols), gate
+
+    return arguments
 
 
 def stream(count: int, *others: Any) -> Callable[[Draw], tuple[Any, ...]]:
@@ -519,6 +543,8 @@ CASES: dict[str, Case] = {
         {EAGER: peers.log_softmax_backward},
         factor=2,
     ),
+    "softmin": Case(softmin, activations(1), both(peers.softmin)),
+    "softmin_backward": Case(softmin_backward, lambda d: (*activations(1)(d), softmin(*activations(1)(d)))),
     "soft_cross_entropy": Case(
         soft_cross_entropy,
         soft_cross_entropy_arguments,
@@ -575,6 +601,14 @@ CASES: dict[str, Case] = {
     "sigmoid_backward": Case(sigmoid_backward, activations(2), {EAGER: peers.sigmoid_backward}),
     "tanh": Case(tanh, activations(1), both(peers.tanh)),
     "tanh_backward": Case(tanh_backward, activations(2), {EAGER: peers.tanh_backward}),
+    "activation mish": Case(activation, of_kind("mish", 1), both(peers.activation)),
+    "activation_backward mish": Case(activation_backward, of_kind("mish", 2), both(peers.activation_backward)),
+    "activation hardswish": Case(activation, of_kind("hardswish", 1), both(peers.activation)),
+    "activation_backward hardswish": Case(
+        activation_backward, of_kind("hardswish", 2), both(peers.activation_backward), factor=2
+    ),
+    "glu silu": Case(glu, gated("silu", 0), both(peers.swiglu)),
+    "glu_backward silu": Case(glu_backward, gated("silu", 1), both(peers.swiglu_backward)),
     "sgd": Case(
         sgd,
         sgd_arguments,

@@ -104,6 +104,32 @@ def prelu_backward(torch: Any, wrap: Any, dy: Any, x: Any, weight: Any) -> Calla
     return gradients(torch, wrap(torch.nn.functional.prelu), (x, weight), dy)
 
 
+def activation(torch: Any, wrap: Any, kind: str, x: Any) -> Callable[[], Any]:
+    function = wrap(getattr(torch.nn.functional, kind))
+    return lambda: function(x)
+
+
+def activation_backward(torch: Any, wrap: Any, kind: str, dy: Any, x: Any) -> Callable[[], Any]:
+    return gradients(torch, wrap(getattr(torch.nn.functional, kind)), (x,), dy)
+
+
+def _swiglu(torch: Any) -> Callable[[Any], Any]:
+    def run(x: Any) -> Any:
+        a, b = x.chunk(2, dim=-1)
+        return a * torch.nn.functional.silu(b)
+
+    return run
+
+
+def swiglu(torch: Any, wrap: Any, x: Any, gate: str) -> Callable[[], Any]:
+    function = wrap(_swiglu(torch))
+    return lambda: function(x)
+
+
+def swiglu_backward(torch: Any, wrap: Any, dy: Any, x: Any, gate: str) -> Callable[[], Any]:
+    return gradients(torch, wrap(_swiglu(torch)), (x,), dy)
+
+
 def dropout(torch: Any, wrap: Any, x: Any, key: Any, p: float) -> Callable[[], Any]:
     function = wrap(lambda t: torch.nn.functional.dropout(t, p))
 
@@ -262,6 +288,11 @@ def rotary(torch: Any, wrap: Any, x: Any, cos: Any, sin: Any) -> Callable[[], An
 
 def softmax(torch: Any, wrap: Any, x: Any) -> Callable[[], Any]:
     function = wrap(lambda t: torch.softmax(t, -1))
+    return lambda: function(x)
+
+
+def softmin(torch: Any, wrap: Any, x: Any) -> Callable[[], Any]:
+    function = wrap(lambda t: torch.nn.functional.softmin(t, -1))
     return lambda: function(x)
 
 

@@ -1,4 +1,4 @@
-// Softmax and its logarithm over rows, forward and backward.
+// Softmax, its logarithm and softmin over rows, forward and backward.
 //
 // Fused: the whole row function in one launch. A row stays in the registers of a warp (up to 1024 halfs or 512 floats) or of
 // a block (16384 or 8192), so it is read once: 2 itemsize bytes an element forward, 3 backward; a longer one is read twice.
@@ -21,9 +21,21 @@ __device__ __forceinline__ void load_held(float* v, const storage* x, const Row&
     for (int i = 0; i < HELD; ++i) to_floats(p[i], v + i * PACK);
 }
 
-template <bool LOG>
+enum Kind { SOFTMAX, LOG_SOFTMAX, SOFTMIN };  // softmin is the softmax of -x
+
+template <int KIND>
+__device__ __forceinline__ void load_signed(float* v, const storage* x, const Row& row, int start) {
+    load_held(v, x, row, start, KIND == SOFTMIN ? -minus_infinity() : minus_infinity());
+    if (KIND == SOFTMIN) {
+#pragma unroll
+        for (int k = 0; k < HELD * PACK; ++k) v[k] = -v[k];
+    }
+}
+
+template <int KIND>
 __device__ __forceinline__ void forward(storage* y, const storage* x, offset rows, int cols) {
     if (row_index() >= rows) return;
+    constexpr bool LOG = KIND == LOG_SOFTMAX;
     __shared__ Total scratch[WARP];
     x += row_index() * cols;
     y += row_index() * cols;
@@ -33,7 +45,7 @@ __device__ __forceinline__ void forward(storage* y, const storage* x, offset row
     float v[HELD * PACK];
     Total own = {LOWEST, 0.0f};
     for (int start = threadIdx.x; start < row.packs; start += HELD * blockDim.x) {
-        load_held(v, x, row, start, minus_infinity());
+        load_signed<KIND>(v, x, row, start);
         if (LOG) own.add(v);
         else own.exponentiate(v);
     }
@@ -43,7 +55,7 @@ __device__ __forceinline__ void forward(storage* y, const storage* x, offset row
     const float own_inverse = fast_exp(own.peak - total.peak) * inverse;
 
     for (int start = threadIdx.x; start < row.packs; start += HELD * blockDim.x) {
-        if (!once(row)) load_held(v, x, row, start, minus_infinity());
+        if (!once(row)) load_signed<KIND>(v, x, row, start);
 #pragma unroll
         for (int i = 0; i < HELD; ++i) {
             const int j = start + i * blockDim.x;
@@ -59,9 +71,10 @@ __device__ __forceinline__ void forward(storage* y, const storage* x, offset row
     }
 }
 
-template <bool LOG>
+template <int KIND>
 __device__ __forceinline__ void backward(storage* dx, const storage* dy, const storage* y, offset rows, int cols) {
     if (row_index() >= rows) return;
+    constexpr bool LOG = KIND == LOG_SOFTMAX;
     __shared__ float scratch[WARP];
     dx += row_index() * cols;
     dy += row_index() * cols;
@@ -106,7 +119,10 @@ __device__ __forceinline__ void backward(storage* dx, const storage* dy, const s
             to_floats(pdy[i], d);
             to_floats(py[i], v);
 #pragma unroll
-            for (int k = 0; k < PACK; ++k) v[k] = LOG ? d[k] - fast_exp(v[k]) * sum : v[k] * (d[k] - sum);
+            for (int k = 0; k < PACK; ++k) {
+                if (LOG) v[k] = d[k] - fast_exp(v[k]) * sum;
+                else v[k] *= KIND == SOFTMIN ? sum - d[k] : d[k] - sum;
+            }
             row.store(dx, j, from_floats(v));
         }
     }
@@ -114,21 +130,31 @@ __device__ __forceinline__ void backward(storage* dx, const storage* dy, const s
 
 // All: (rows, cols). y may be x, dx may be dy.
 extern "C" __global__ void __launch_bounds__(512) softmax(storage* y, const storage* x, offset rows, int cols) {
-    forward<false>(y, x, rows, cols);
+    forward<SOFTMAX>(y, x, rows, cols);
 }
 
 extern "C" __global__ void __launch_bounds__(512) log_softmax(storage* y, const storage* x, offset rows, int cols) {
-    forward<true>(y, x, rows, cols);
+    forward<LOG_SOFTMAX>(y, x, rows, cols);
 }
 
 extern "C" __global__ void __launch_bounds__(512) softmax_backward(
     storage* dx, const storage* dy, const storage* y, offset rows, int cols
 ) {
-    backward<false>(dx, dy, y, rows, cols);
+    backward<SOFTMAX>(dx, dy, y, rows, cols);
 }
 
 extern "C" __global__ void __launch_bounds__(512) log_softmax_backward(
     storage* dx, const storage* dy, const storage* y, offset rows, int cols
 ) {
-    backward<true>(dx, dy, y, rows, cols);
+    backward<LOG_SOFTMAX>(dx, dy, y, rows, cols);
+}
+
+extern "C" __global__ void __launch_bounds__(512) softmin(storage* y, const storage* x, offset rows, int cols) {
+    forward<SOFTMIN>(y, x, rows, cols);
+}
+
+extern "C" __global__ void __launch_bounds__(512) softmin_backward(
+    storage* dx, const storage* dy, const storage* y, offset rows, int cols
+) {
+    backward<SOFTMIN>(dx, dy, y, rows, cols);
 }

@@ -7,6 +7,7 @@ The files are in the repository; run it again only when a case is added or chang
 
 import torch
 from vectors import (
+    activations,
     attention,
     batchnorm,
     feedforward,
@@ -29,6 +30,7 @@ def main() -> None:
     torch.use_deterministic_algorithms(True)
     for part in (
         layers,
+        activations,
         batchnorm,
         feedforward,
         attention,

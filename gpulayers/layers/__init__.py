@@ -1,5 +1,19 @@
 """One layer a file, forward and backward side by side. `layer.py` has the contract that all of them keep."""
 
+from gpulayers.layers.activation import (
+    CELU,
+    ELU,
+    SELU,
+    Hardsigmoid,
+    Hardswish,
+    Hardtanh,
+    LogSigmoid,
+    Mish,
+    ReLU6,
+    Softplus,
+    Softsign,
+    Threshold,
+)
 from gpulayers.layers.additive_attention import AdditiveAttention
 from gpulayers.layers.attention import MultiHeadAttention
 from gpulayers.layers.batchnorm import BatchNorm
@@ -9,6 +23,7 @@ from gpulayers.layers.embedding import Embedding
 from gpulayers.layers.encoder_block import EncoderBlock
 from gpulayers.layers.feedforward import FeedForward
 from gpulayers.layers.gelu import GELU
+from gpulayers.layers.glu import GEGLU, GLU, SwiGLU
 from gpulayers.layers.groupnorm import GroupNorm
 from gpulayers.layers.gru import GRU, GRUCell
 from gpulayers.layers.instancenorm import InstanceNorm
@@ -31,14 +46,20 @@ from gpulayers.layers.sequential import Sequential
 from gpulayers.layers.sigmoid import Sigmoid
 from gpulayers.layers.silu import SiLU
 from gpulayers.layers.softmax import Softmax
+from gpulayers.layers.softmin import Softmin
 from gpulayers.layers.tanh import Tanh
 from gpulayers.layers.tied_linear import TiedLinear
 
 __all__ = [
+    "CELU",
+    "ELU",
+    "GEGLU",
     "GELU",
+    "GLU",
     "GRU",
     "LSTM",
     "RNN",
+    "SELU",
     "AdditiveAttention",
     "BatchNorm",
     "DecoderBlock",
@@ -48,6 +69,9 @@ __all__ = [
     "FeedForward",
     "GRUCell",
     "GroupNorm",
+    "Hardsigmoid",
+    "Hardswish",
+    "Hardtanh",
     "InstanceNorm",
     "LSTMCell",
     "Layer",
@@ -55,13 +79,16 @@ __all__ = [
     "LeakyReLU",
     "LearnedPositions",
     "Linear",
+    "LogSigmoid",
     "LogSoftmax",
+    "Mish",
     "MultiHeadAttention",
     "MultiplicativeAttention",
     "PReLU",
     "RMSNorm",
     "RNNCell",
     "ReLU",
+    "ReLU6",
     "Recompute",
     "Residual",
     "Rotary",
@@ -70,6 +97,11 @@ __all__ = [
     "Sigmoid",
     "SinusoidalPositions",
     "Softmax",
+    "Softmin",
+    "Softplus",
+    "Softsign",
+    "SwiGLU",
     "Tanh",
+    "Threshold",
     "TiedLinear",
 ]

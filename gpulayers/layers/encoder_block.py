@@ -19,7 +19,7 @@ class EncoderBlock(Sublayers, Layer):
     otherwise:   x = norm_1(x + attention(x));     y = norm_2(x + feedforward(x))
 
     x, y: (B, S, dim). hide: boolean, True hides, broadcastable to (B, heads, S, S): `padding_mask`.
-    hidden: width of the feed-forward, 4 dim by default. activation: as in `FeedForward`.
+    hidden: width of the feed-forward, by default as in `FeedForward`. activation: likewise.
     dropout: on the attention weights and at the end of both sub-layers. bias: of the linear layers and the norms.
     Initial values: those of `MultiHeadAttention` and `Linear`.
     saved: a list of two lists, what the sub-layers saved.

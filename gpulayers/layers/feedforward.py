@@ -1,4 +1,4 @@
-"""FeedForward: the transformer's two linear layers with an activation between them."""
+"""FeedForward: the transformer's two linear layers with an activation, or a gated unit, between them."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -6,9 +6,24 @@ from typing import Any, NamedTuple
 from gpulayers import initialize
 from gpulayers.backend import Array
 from gpulayers.initialize import Init, Rng
+from gpulayers.layers.activation import (
+    CELU,
+    ELU,
+    SELU,
+    Hardsigmoid,
+    Hardswish,
+    Hardtanh,
+    LogSigmoid,
+    Mish,
+    ReLU6,
+    Softplus,
+    Softsign,
+)
 from gpulayers.layers.dropout import Dropout
 from gpulayers.layers.gelu import GELU
+from gpulayers.layers.glu import GEGLU, GLU, SwiGLU
 from gpulayers.layers.layer import Layer, check_choice, check_sizes, floating_like, last_axis
+from gpulayers.layers.leaky_relu import LeakyReLU
 from gpulayers.layers.linear import Linear
 from gpulayers.layers.relu import ReLU
 from gpulayers.layers.sigmoid import Sigmoid
@@ -26,6 +41,21 @@ ACTIVATIONS: dict[str, Callable[[], Layer]] = {
     "sigmoid": Sigmoid,
     "silu": SiLU,
     "tanh": Tanh,
+    "glu": GLU,
+    "geglu": GEGLU,
+    "swiglu": SwiGLU,
+    "relu6": ReLU6,
+    "leaky_relu": LeakyReLU,
+    "elu": ELU,
+    "selu": SELU,
+    "celu": CELU,
+    "mish": Mish,
+    "softplus": Softplus,
+    "softsign": Softsign,
+    "hardtanh": Hardtanh,
+    "hardsigmoid": Hardsigmoid,
+    "hardswish": Hardswish,
+    "logsigmoid": LogSigmoid,
 }
 
 
@@ -42,12 +72,16 @@ class FeedForward(Layer):
     """y = dropout(activation(x up + b1) down + b2).
 
     x, y: (..., dim). up: Linear (dim, hidden), hidden = 4 dim by default. down: Linear (hidden, dim).
-    activation: "gelu_tanh" (GPT-2), "gelu" (exact), "relu", "silu", "sigmoid", "tanh".
+    activation: "gelu_tanh" (GPT-2), "gelu" (exact), "relu", "silu", "sigmoid", "tanh", "relu6", "leaky_relu", "elu",
+    "selu", "celu", "mish", "softplus", "softsign", "hardtanh", "hardsigmoid", "hardswish", "logsigmoid", with their
+    layers' defaults; or a gated unit, "swiglu" (LLaMA), "geglu", "glu". Then up is a Linear (dim, 2 hidden), the values
+    before the gates, and hidden by default 8 dim / 3, rounded up to a multiple of 8: as many weights as 4 dim without.
     init, down_init: initialisers of the two weights, `init(shape, rng)`; down_init is init by default.
-    saved: x, the hidden layer after the activation, and as much again for the activation's derivative (not for relu,
-    sigmoid and tanh, whose output tells it), and the key of the dropout.
+    saved: x, the hidden layer after the activation, as much again for what the activation keeps (not for relu, sigmoid
+    and tanh, whose output tells the derivative; twice as much for a gated unit), and the key of the dropout.
     Raises ValueError for another activation, a wrong last dimension or p outside 0..1, TypeError for a wrong dtype.
-    Source: Vaswani et al., Attention is all you need, 2017, equation 2.
+    Sources: Vaswani et al., Attention is all you need, 2017, equation 2; Shazeer, GLU variants improve transformer,
+    2020, equation 6.
     """
 
     def __init__(
@@ -65,11 +99,14 @@ class FeedForward(Layer):
     ) -> None:
         check_choice("FeedForward", ACTIVATIONS, activation=activation)
         check_sizes("FeedForward", dim=dim)
-        hidden = 4 * dim if hidden is None else hidden
+        layer = ACTIVATIONS[activation]()
+        gated = isinstance(layer, GLU)
+        if hidden is None:
+            hidden = -(-dim // 3) * 8 if gated else 4 * dim
         check_sizes("FeedForward", hidden=hidden)
         rng = initialize.generator(rng)
-        self.up = Linear(dim, hidden, bias, init=init, rng=rng, dtype=dtype)
-        self.activation = ACTIVATIONS[activation]()
+        self.up = Linear(dim, 2 * hidden if gated else hidden, bias, init=init, rng=rng, dtype=dtype)
+        self.activation = layer
         self.down = Linear(hidden, dim, bias, init=down_init or init, rng=rng, dtype=dtype)
         self.dropout = Dropout(dropout)
 

@@ -59,7 +59,7 @@ class TransformerConfig:
     """Sizes of a Transformer.
 
     source_vocab, target_vocab: numbers of tokens. layers: blocks of the encoder, and as many of the decoder.
-    hidden: width of the feed-forward, None for 4 dim. activation: as in `FeedForward`.
+    hidden: width of the feed-forward, None for that of `FeedForward`. activation: as in `FeedForward`.
     norm_first: pre-norm; False is post-norm, which wants a warm-up of the learning rate.
     dropout: after the embedding, on the attention weights and at the end of all sub-layers.
     bias: in linear layers and norms. tied: one table is both embeddings and the head; the vocabularies are one then.

@@ -9,15 +9,15 @@ from gpulayers.cuda import contiguous, launch
 from gpulayers.ops.op import BLOCK, Op
 
 
-def pieces(*arrays: np.ndarray, cols: int = 1) -> Iterator[tuple[np.ndarray, ...]]:
-    """About BLOCK elements of each array at a time, in step, as (rows, cols) pieces in C order.
+def pieces(*arrays: np.ndarray, cols: int = 1, block: int = BLOCK) -> Iterator[tuple[np.ndarray, ...]]:
+    """About `block` elements of each array at a time, in step, as (rows, cols) pieces in C order.
 
     The arrays have one shape whose size is a multiple of `cols`. Pieces of a contiguous array are views, so outputs
     must be contiguous; a strided input is copied first, which is cheaper than walking its strides several times.
     """
     rows = arrays[0].size // max(1, cols)
     flat = [np.ascontiguousarray(a).reshape(rows, cols) for a in arrays]
-    step = max(1, BLOCK // max(1, cols))
+    step = max(1, block // max(1, cols))
     for start in range(0, rows, step):
         yield tuple(a[start : start + step] for a in flat)
 

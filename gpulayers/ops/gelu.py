@@ -31,7 +31,7 @@ def _check(approximate: str) -> None:
         raise ValueError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
 
 
-def _value_and_derivative(x: Array, bias: Array, approximate: str) -> tuple[Array, Array]:
+def value_and_derivative(x: Array, bias: Array, approximate: str) -> tuple[Array, Array]:
     """The reference of all ops below: y and dy/dx, float32 or wider."""
     _check(approximate)
     xp = array_module(x, bias)
@@ -50,7 +50,7 @@ def _value_and_derivative(x: Array, bias: Array, approximate: str) -> tuple[Arra
 # ------------------------------------------------------------------------- one piece on the CPU, in work arrays
 
 
-def _tanh_piece(h: np.ndarray, y: np.ndarray, derivative: np.ndarray | None, work: list[np.ndarray]) -> None:
+def tanh_piece(h: np.ndarray, y: np.ndarray, derivative: np.ndarray | None, work: list[np.ndarray]) -> None:
     """y, and the derivative if there is an array for it (h itself will do). Overflow to inf is meant: h / inf = 0."""
     square, s = work[0], work[1]
     np.multiply(h, h, out=square)  # never h**3: pow is thirty times as slow as two products
@@ -72,7 +72,7 @@ def _tanh_piece(h: np.ndarray, y: np.ndarray, derivative: np.ndarray | None, wor
     derivative += s
 
 
-def _exact_piece(h: np.ndarray, y: np.ndarray, derivative: np.ndarray | None, work: list[np.ndarray]) -> None:
+def exact_piece(h: np.ndarray, y: np.ndarray, derivative: np.ndarray | None, work: list[np.ndarray]) -> None:
     """h Phi(h) = max(h, 0) - |h| Phi(-|h|): only the small tail is approximated, so all digits of y are right."""
     size, tail, density = work
     if derivative is None:
@@ -99,7 +99,7 @@ def _exact_piece(h: np.ndarray, y: np.ndarray, derivative: np.ndarray | None, wo
 def _run_cpu(x: Array, bias: Array, approximate: str, y: Array, derivative: Array) -> None:
     """Fill y, and `derivative` unless it is None; it may be x itself, and then x must be contiguous."""
     _check(approximate)
-    piece = _tanh_piece if approximate == "tanh" else _exact_piece
+    piece = tanh_piece if approximate == "tanh" else exact_piece
     cols = 1 if bias is None else len(bias)
     work, shifted = [work_array(x, cols) for _ in range(3)], work_array(x, cols)
     arrays = (x, y) if derivative is None else (x, y, derivative)
@@ -133,7 +133,7 @@ def _run_cuda(x: Array, bias: Array, approximate: str, y: Array, dx: Array, dy: 
 
 def _gelu_reference(x: Array, bias: Array = None, approximate: str = "none") -> Array:
     """x, y: (..., cols). bias: (cols,) or None."""
-    return _value_and_derivative(x, bias, approximate)[0].astype(x.dtype)
+    return value_and_derivative(x, bias, approximate)[0].astype(x.dtype)
 
 
 def _gelu_cpu(x: Array, bias: Array = None, approximate: str = "none") -> Array:
@@ -153,7 +153,7 @@ gelu = Op("gelu", reference=_gelu_reference, cpu=_gelu_cpu, cuda=_gelu_cuda)
 
 def _backward_reference(dy: Array, x: Array, bias: Array = None, approximate: str = "none") -> Array:
     """x, bias: as given to forward. Returns dx; dbias is the sum of its rows."""
-    return (dy.astype(wide(x.dtype)) * _value_and_derivative(x, bias, approximate)[1]).astype(x.dtype)
+    return (dy.astype(wide(x.dtype)) * value_and_derivative(x, bias, approximate)[1]).astype(x.dtype)
 
 
 def _backward_cpu(dy: Array, x: Array, bias: Array = None, approximate: str = "none") -> Array:
@@ -173,7 +173,7 @@ gelu_backward = Op("gelu_backward", reference=_backward_reference, cpu=_backward
 
 def _with_derivative_reference(x: Array, bias: Array = None, approximate: str = "none") -> tuple[Array, Array]:
     """Returns y and dy/dx, both like x: both need the same exponential, and backward is then one product."""
-    y, derivative = _value_and_derivative(x, bias, approximate)
+    y, derivative = value_and_derivative(x, bias, approximate)
     return y.astype(x.dtype), derivative.astype(x.dtype)
 
 
@@ -199,7 +199,7 @@ gelu_with_derivative = Op(
 
 def _inplace_reference(x: Array, bias: Array = None, approximate: str = "none") -> Array:
     """Returns y and overwrites x by dy/dx: for a caller that made x and needs it no more."""
-    y, derivative = _value_and_derivative(x, bias, approximate)
+    y, derivative = value_and_derivative(x, bias, approximate)
     x[...] = derivative
     return y.astype(x.dtype)
 

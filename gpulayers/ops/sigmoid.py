@@ -34,12 +34,12 @@ def _sigmoid_reference(x: Array) -> Array:
 def _sigmoid_cpu(x: Array) -> Array:
     y = empty(x.shape, x.dtype, like=x)
     for x_part, y_part in pieces(x, y):
-        _one_plus_exp(x_part, y_part)
+        one_plus_exp(x_part, y_part)
         np.reciprocal(y_part, out=y_part)
     return y
 
 
-def _one_plus_exp(x: np.ndarray, out: np.ndarray) -> None:
+def one_plus_exp(x: np.ndarray, out: np.ndarray) -> None:
     """out = 1 / s(x) = 1 + exp(-x). The overflow is meant: keeping x in range would be a pass more."""
     np.multiply(x, -1, out=out)
     np.exp(out, out=out)
@@ -129,14 +129,21 @@ def _silu_reference(x: Array) -> Array:
 def _silu_cpu(x: Array) -> Array:
     y = empty(x.shape, x.dtype, like=x)
     for x_part, y_part in pieces(x, y):
-        _silu_piece(x_part, y_part, denominator=y_part)
+        silu_piece(x_part, y_part, None, y_part)
     return y
 
 
-def _silu_piece(x: np.ndarray, y: np.ndarray, denominator: np.ndarray) -> None:
-    """y = x / denominator, denominator = 1 + exp(-x). It may be y itself."""
-    _one_plus_exp(x, denominator)
-    np.divide(x, denominator, out=y)
+def silu_piece(x: np.ndarray, y: np.ndarray, derivative: np.ndarray | None, work: np.ndarray) -> None:
+    """y, and the derivative if there is an array for it; then y is none to work in."""
+    s = work if derivative is None else derivative
+    one_plus_exp(x, s)
+    np.divide(x, s, out=y)
+    if derivative is None:
+        return
+    np.reciprocal(s, out=s)
+    np.subtract(1, s, out=work)
+    work *= y
+    s += work  # s (1 + x (1 - s)) = s + y (1 - s)
 
 
 def _silu_cuda(x: Array) -> Array:
@@ -157,13 +164,8 @@ def _silu_with_derivative_reference(x: Array) -> tuple[Array, Array]:
 def _silu_with_derivative_cpu(x: Array) -> tuple[Array, Array]:
     y, derivative = empty(x.shape, x.dtype, like=x), empty(x.shape, x.dtype, like=x)
     work = work_array(x)
-    for x_part, y_part, s in pieces(x, y, derivative):
-        rest = work[: len(s)]
-        _silu_piece(x_part, y_part, s)
-        np.reciprocal(s, out=s)
-        np.subtract(1, s, out=rest)
-        rest *= y_part
-        s += rest  # s (1 + x (1 - s)) = s + y (1 - s)
+    for x_part, y_part, d_part in pieces(x, y, derivative):
+        silu_piece(x_part, y_part, d_part, work[: len(d_part)])
     return y, derivative
 
 

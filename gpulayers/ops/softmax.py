@@ -1,11 +1,13 @@
-"""Softmax and its logarithm over the last axis.
+"""Softmax, softmin and the logarithm of softmax over the last axis.
 
     y_i = exp(x_i) / sum_j exp(x_j)             dx = y (dy - sum_j dy_j y_j)
 
+    y_i = exp(-x_i) / sum_j exp(-x_j)           dx = -y (dy - sum_j dy_j y_j)        (softmin)
+
     y_i = x_i - log(sum_j exp(x_j))             dx = dy - exp(y) sum_j dy_j         (log_softmax)
 
-Both subtract the row's maximum first, so no finite x overflows. A row of nothing but -inf has no distribution: its
-softmax is 0 everywhere, its logarithm -inf.
+All subtract the row's maximum first, so no finite x overflows. A row of nothing but -inf has no distribution: its
+softmax is 0 everywhere, its logarithm -inf; likewise the softmin of a row of inf.
 """
 
 import numpy as np
@@ -37,19 +39,26 @@ def _softmax_reference(x: Array) -> Array:
 SAFE = (1e-3, 1e13)  # a row sum of bare exponentials between these has lost nothing to over- or underflow
 
 
-@np.errstate(all="ignore")
 def _softmax_cpu(x: Array) -> Array:
+    return _distribution_cpu(x, negated=False)
+
+
+@np.errstate(all="ignore")
+def _distribution_cpu(x: Array, negated: bool) -> Array:
+    """softmax of x, or of -x."""
     y = empty(x.shape, x.dtype, like=x)
     if x.size == 0:
         return y
     ones, bare = np.ones(x.shape[1], x.dtype), True
     for block in row_blocks(*x.shape):
-        part = y[block]
+        part, given = y[block], x[block]
+        if negated:
+            given = -given
         if bare:  # the maximum left where it is: two passes less, a tenth of the time
-            total = np.matmul(np.exp(x[block], out=part), ones)  # BLAS sums several times as fast as sum()
+            total = np.matmul(np.exp(given, out=part), ones)  # BLAS sums several times as fast as sum()
             bare = bool(((total > SAFE[0]) & (total < SAFE[1])).all())  # if not, later blocks need not try
         if not bare:
-            np.subtract(x[block], _peak(x[block]), out=part)
+            np.subtract(given, _peak(given), out=part)
             total = np.matmul(np.exp(part, out=part), ones)
             total[total == 0] = 1
         part *= np.reciprocal(total)[:, None]
@@ -67,7 +76,7 @@ def _softmax_cuda(x: Array) -> Array:
 
 
 def _launch(function: str, *inputs: Array) -> Array:
-    """One of the four kernels; the output is like the inputs."""
+    """One of the kernels; the output is like the inputs."""
     first, rest = inputs[0], inputs[1:]
     if any(a.shape != first.shape or a.dtype != first.dtype for a in rest):
         kinds = " and ".join(f"{a.dtype} {a.shape}" for a in inputs)
@@ -107,6 +116,47 @@ softmax_backward = Op(
     reference=_softmax_backward_reference,
     cpu=_softmax_backward_cpu,
     cuda=_softmax_backward_cuda,
+)
+
+
+def _softmin_reference(x: Array) -> Array:
+    """x: (rows, cols), floating. Returns y like x."""
+    return _softmax_reference(-x)
+
+
+def _softmin_cpu(x: Array) -> Array:
+    return _distribution_cpu(x, negated=True)
+
+
+def _softmin_cuda(x: Array) -> Array:
+    return _launch("softmin", x)
+
+
+softmin = Op("softmin", reference=_softmin_reference, cpu=_softmin_cpu, cuda=_softmin_cuda)
+
+
+def _softmin_backward_reference(dy: Array, y: Array) -> Array:
+    """dy, y: (rows, cols), y from forward. Returns dx like y."""
+    return -_softmax_backward_reference(dy, y)
+
+
+def _softmin_backward_cpu(dy: Array, y: Array) -> Array:
+    dx = empty(y.shape, y.dtype, like=y)
+    for block in row_blocks(*y.shape):
+        np.subtract(np.vecdot(dy[block], y[block])[:, None], dy[block], out=dx[block])
+        dx[block] *= y[block]
+    return dx
+
+
+def _softmin_backward_cuda(dy: Array, y: Array) -> Array:
+    return _launch("softmin_backward", dy, y)
+
+
+softmin_backward = Op(
+    "softmin_backward",
+    reference=_softmin_backward_reference,
+    cpu=_softmin_backward_cpu,
+    cuda=_softmin_backward_cuda,
 )
 
 

@@ -4,7 +4,14 @@ from devices import check_kernel, in_storage, on_devices, only_block
 from tolerances import assert_close
 
 import gpulayers as gl
-from gpulayers.ops.softmax import log_softmax, log_softmax_backward, softmax, softmax_backward
+from gpulayers.ops.softmax import (
+    log_softmax,
+    log_softmax_backward,
+    softmax,
+    softmax_backward,
+    softmin,
+    softmin_backward,
+)
 
 COLS = [1, 2, 5, 33, 128, 129, 1023]
 PAIRS = [(softmax, softmax_backward), (log_softmax, log_softmax_backward)]
@@ -96,3 +103,22 @@ def test_h11_beyond_32_bits(monkeypatch, rng):
     y = softmax(x)
     assert np.allclose(y[-1].get(), softmax.reference(row[None].astype(np.float64))[0], atol=1e-5)
     assert not y[-2].get().any()
+
+
+@on_devices
+@in_storage
+@pytest.mark.parametrize("cols", [5, 129, 2049])
+def test_softmin(cols, storage, device, rng):
+    """Rows of a warp and of a block; what lies beside a row must not win; a row of inf has no distribution."""
+    x, dy = rng.normal(0, 3, (2, 3, cols)).astype(np.float32)
+    x[:, 0] -= 20
+    check_kernel(softmin, device, x + 300, storage=storage)
+    check_kernel(softmin_backward, device, dy, softmin.reference(x), storage=storage, scale=np.abs(dy).max())
+    check_kernel(softmin, device, np.full((1, cols), np.inf, "f4"), storage=storage)
+
+
+@on_devices
+def test_softmin_of_a_row_that_is_read_twice(device, rng):
+    x, dy = rng.normal(0, 3, (2, 1, 8209)).astype(np.float32)
+    check_kernel(softmin, device, x)
+    check_kernel(softmin_backward, device, dy, softmin.reference(x), scale=np.abs(dy).max())

@@ -3,6 +3,20 @@ import numpy as np
 import pytest
 from contract import check_layer
 
+from gpulayers.layers.activation import (
+    CELU,
+    ELU,
+    SELU,
+    Hardsigmoid,
+    Hardswish,
+    Hardtanh,
+    LogSigmoid,
+    Mish,
+    ReLU6,
+    Softplus,
+    Softsign,
+    Threshold,
+)
 from gpulayers.layers.gelu import GELU
 from gpulayers.layers.leaky_relu import LeakyReLU
 from gpulayers.layers.prelu import PReLU
@@ -22,7 +36,24 @@ ALL = {
     "silu": SiLU,
     "tanh": Tanh,
     "sigmoid": Sigmoid,
+    "relu6": ReLU6,
+    "threshold": lambda: Threshold(0.25, -7),
+    "hardtanh": Hardtanh,
+    "hardtanh_off_centre": lambda: Hardtanh(-0.5, 2),
+    "hardsigmoid": Hardsigmoid,
+    "hardswish": Hardswish,
+    "softsign": Softsign,
+    "elu": ELU,
+    "elu_low": lambda: ELU(0.25),
+    "selu": SELU,
+    "celu": CELU,
+    "celu_low": lambda: CELU(0.25),
+    "softplus": Softplus,
+    "softplus_steep": lambda: Softplus(beta=4, threshold=6),
+    "logsigmoid": LogSigmoid,
+    "mish": Mish,
 }
+KINKS = (-3, -1, -0.5, 0, 0.25, 1, 1.5, 2, 3, 6)  # a finite difference across one is no derivative
 every = pytest.mark.parametrize("make", ALL.values(), ids=ALL.keys())
 
 
@@ -30,7 +61,8 @@ every = pytest.mark.parametrize("make", ALL.values(), ids=ALL.keys())
 @pytest.mark.parametrize("shape", [(1,), (7,), (3, 1), (2, 3, 5), (0, 4), (4, 0), (41, 1023)])
 def test_contract(make, shape, rng):
     x = np.asarray(rng.normal(0, 2, shape))
-    x = np.where(np.abs(x) < 0.01, 0.5, x)  # a finite difference across the kink at 0 is no derivative
+    for kink in KINKS:
+        x = np.where(np.abs(x - kink) < 0.01, kink + 0.125, x)
     check_layer(make, x)
 
 
@@ -56,10 +88,10 @@ def test_large_values_do_not_overflow(make, dtype):
     dx = layer.backward(np.ones_like(x), saved)
     assert np.isfinite(y).all()
     assert np.isfinite(dx).all()
-    if not isinstance(layer, LeakyReLU | PReLU):
+    if not isinstance(layer, LeakyReLU | PReLU | LogSigmoid | Softsign):
         assert np.allclose(y[:5], layer(np.array([-1e3], dtype)), atol=1e-30)  # the left end is flat
         assert np.allclose(dx[:5], 0, atol=1e-30)
-    if isinstance(layer, GELU | SiLU | ReLU):
+    if isinstance(layer, GELU | SiLU | ReLU | Hardswish | ELU | CELU | Softplus | Mish | Threshold):
         assert np.array_equal(y[-5:], x[-5:])
         assert np.array_equal(dx[-5:], np.ones(5))
 
@@ -94,6 +126,19 @@ def test_integers_are_refused_in_one_sentence(make):
         (SiLU, [-1, 0, 1], [-0.26894142, 0, 0.73105858], [0.07232949, 0.5, 0.92767051]),
         (Tanh, [-1, 0, 1], [-0.76159416, 0, 0.76159416], [0.41997434, 1, 0.41997434]),
         (Sigmoid, [-1, 0, 1], [0.26894142, 0.5, 0.73105858], [0.19661193, 0.25, 0.19661193]),
+        (ReLU6, [-2, 3, 7], [0, 3, 6], [0, 1, 0]),
+        (lambda: Threshold(1, 20), [-1, 1, 2], [20, 20, 2], [0, 0, 1]),
+        (Hardtanh, [-2, 0.5, 2], [-1, 0.5, 1], [0, 1, 0]),
+        (Hardsigmoid, [-4, 0, 1.5], [0, 0.5, 0.75], [0, 1 / 6, 1 / 6]),
+        (Hardswish, [-1.5, 1, 4], [-0.375, 2 / 3, 4], [0, 5 / 6, 1]),
+        (Softsign, [-1, 0, 3], [-0.5, 0, 0.75], [0.25, 1, 0.0625]),
+        (ELU, [-1, 0, 1], [-0.63212056, 0, 1], [0.36787944, 1, 1]),
+        (SELU, [-1, 0, 1], [-1.11133074, 0, 1.05070099], [0.64676860, 1.75809934, 1.05070099]),
+        (lambda: CELU(0.5), [-1, 0, 1], [-0.43233236, 0, 1], [0.13533528, 1, 1]),
+        (Softplus, [-1, 0, 1], [0.31326169, 0.69314718, 1.31326169], [0.26894142, 0.5, 0.73105858]),
+        (lambda: Softplus(2, 3), [-1, 0, 2], [0.06346401, 0.34657359, 2], [0.11920292, 0.5, 1]),
+        (LogSigmoid, [-1, 0, 1], [-1.31326169, -0.69314718, -0.31326169], [0.73105858, 0.5, 0.26894142]),
+        (Mish, [-1, 0, 1], [-0.30340146, 0, 0.86509839], [0.05921676, 0.6, 1.04903622]),
     ],
 )
 def test_worked_numbers(make, x, y, slope):
@@ -131,6 +176,18 @@ def test_wrong_arguments_are_one_sentence():
         GELU("erf")
     with pytest.raises(ValueError, match="PReLU: num_parameters must be at least 1, got 0"):
         PReLU(0)
+    with pytest.raises(ValueError, match="Hardtanh: min_val must be below max_val, got 2 and 1"):
+        Hardtanh(2, 1)
+    for make, wrong in ((CELU, "CELU: alpha must not be 0, got 0"), (Softplus, "Softplus: beta must not be 0, got 0")):
+        with pytest.raises(ValueError, match=wrong):
+            make(0)
+    for make, name in ((CELU, "alpha"), (ELU, "alpha"), (Softplus, "beta"), (Hardtanh, "min_val")):
+        with pytest.raises(ValueError, match=f"{make.__name__}: {name} must be finite, got nan"):
+            make(np.nan)
+        with pytest.raises(TypeError, match=f"{make.__name__}: {name} must be a number, got '1'"):
+            make("1")
+    with pytest.raises(TypeError, match="Threshold: value must be a number, got None"):
+        Threshold(1, None)
     with pytest.raises(ValueError, match=r"PReLU takes an input of shape \(\.\.\., 3\), got \(3, 2\)"):
         PReLU(3)(np.zeros((3, 2), np.float32))
     with pytest.raises(TypeError, match="PReLU has float32 parameters and got a float64 input"):

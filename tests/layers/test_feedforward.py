@@ -35,6 +35,26 @@ def test_names_and_shapes():
     assert list(dict(FeedForward(3, bias=False).named_parameters())) == ["up.weight", "down.weight"]
 
 
+@pytest.mark.parametrize("activation", ["glu", "geglu", "swiglu"])
+def test_gated(activation):
+    """Twice the width up, and as many weights by default as without a gate."""
+    layer = FeedForward(6, 10, activation)
+    shapes = {name: p.shape for name, p in layer.named_parameters()}
+    assert shapes == {"up.weight": (6, 20), "up.bias": (20,), "down.weight": (10, 6), "down.bias": (6,)}
+    counts = [FeedForward(96, activation=kind, bias=False).parameter_count() for kind in (activation, "relu")]
+    assert counts[0] == counts[1]
+    assert [FeedForward(dim, activation=activation).down.in_features for dim in (1, 3, 5, 768)] == [8, 8, 16, 2048]
+
+
+def test_llama_feedforward(rng):
+    """down(silu(gate(x)) up(x)), where up is the first half of the columns of our up, and gate the second."""
+    x = rng.normal(size=(4, 3))
+    layer = FeedForward(3, 5, "swiglu", bias=False, rng=0).to(dtype="float64")
+    up, gate = np.split(layer.up.weight.data, 2, axis=1)
+    z = x @ gate
+    assert np.allclose(layer(x), (z / (1 + np.exp(-z)) * (x @ up)) @ layer.down.weight.data, rtol=1e-12)
+
+
 def test_initialisers():
     layer = FeedForward(64, init=initialize.gpt2, down_init=lambda shape, rng: initialize.gpt2(shape, rng, 24), rng=0)
     assert layer.up.weight.data.std() == pytest.approx(0.02, rel=0.05)

@@ -2,14 +2,22 @@ import numpy as np
 import pytest
 from contract import check_op
 
-from gpulayers.ops.softmax import log_softmax, log_softmax_backward, softmax, softmax_backward
+from gpulayers.ops.softmax import (
+    log_softmax,
+    log_softmax_backward,
+    softmax,
+    softmax_backward,
+    softmin,
+    softmin_backward,
+)
 
 SHAPES = [(1, 1), (5, 3), (300, 1023), (2, 50257), (0, 4), (3, 0)]
+PAIRS = [(softmax, softmax_backward), (log_softmax, log_softmax_backward), (softmin, softmin_backward)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("offset", [0, 1000])
-@pytest.mark.parametrize(("forward", "backward"), [(softmax, softmax_backward), (log_softmax, log_softmax_backward)])
+@pytest.mark.parametrize(("forward", "backward"), PAIRS)
 def test_bodies_agree(shape, offset, forward, backward, rng):
     x, dy = rng.normal(0, 3, (2, *shape)).astype(np.float32)
     x += np.float32(offset)
@@ -26,6 +34,7 @@ def test_a_later_block_needs_its_maximum(offset, rng):
     x = rng.normal(0, 3, (300, 1023)).astype(np.float32)
     x[150] += np.float32(offset)
     check_op(softmax, x)
+    check_op(softmin, x)
 
 
 @pytest.mark.parametrize("body", ["reference", "cpu"])
@@ -63,3 +72,13 @@ def test_float16_is_computed_in_float32():
     x = np.array([[12, 0, -12]], np.float16)
     assert softmax(x).dtype == np.float16
     assert np.allclose(log_softmax(x).astype(float), [[-6.1e-6, -12, -24]], atol=1e-2)
+
+
+@pytest.mark.parametrize("body", ["reference", "cpu"])
+def test_softmin_is_softmax_of_the_negative(body, rng):
+    x, dy = rng.normal(0, 3, (2, 4, 5)).astype(np.float32)
+    x[0] = np.inf
+    y = softmin.bodies[body](x)
+    assert np.array_equal(y, softmax.bodies[body](-x))
+    assert not y[0].any()
+    assert np.array_equal(softmin_backward.bodies[body](dy, y), -softmax_backward.bodies[body](dy, y))

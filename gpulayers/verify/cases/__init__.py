@@ -4,6 +4,7 @@ from gpulayers.verify.case import Maker
 from gpulayers.verify.cases import (
     activations,
     attention,
+    elementwise,
     feedforward,
     layers,
     linear,
@@ -19,6 +20,7 @@ from gpulayers.verify.cases import (
 MAKERS: list[Maker] = [
     *linear.MAKERS,
     *activations.MAKERS,
+    *elementwise.MAKERS,
     *normalisation.MAKERS,
     *attention.MAKERS,
     *losses.MAKERS,

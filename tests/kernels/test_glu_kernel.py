@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+from devices import STORAGE, check_kernel, in_storage, on_devices, only_block
+
+import gpulayers as gl
+from gpulayers.ops.glu import GATES, glu, glu_backward
+
+every = pytest.mark.parametrize("gate", GATES)
+
+
+@on_devices
+@in_storage
+@every
+def test_against_the_reference(device, storage, gate, rng):
+    x, dy = rng.normal(0, 2, (7, 18)).astype(np.float32), rng.normal(size=(7, 9)).astype(np.float32)
+    check_kernel(glu, device, x, gate, storage=storage)
+    check_kernel(glu_backward, device, dy, x, gate, storage=storage)
+
+
+@on_devices
+@in_storage
+@pytest.mark.parametrize("shape", [(1, 1), (5, 3), (3, 8), (2, 131), (3, 64), (33, 260), (0, 4), (4, 0)])
+def test_shapes(device, storage, shape, rng):
+    """Rows of whole packs and others; more elements than one block has."""
+    rows, cols = shape
+    gate = "silu"
+    x, dy = rng.normal(0, 2, (rows, 2 * cols)).astype(np.float32), rng.normal(size=shape).astype(np.float32)
+    check_kernel(glu, device, x, gate, storage=storage)
+    check_kernel(glu_backward, device, dy, x, gate, storage=storage)
+
+
+@on_devices
+@every
+@pytest.mark.parametrize("value", [-1e-3, -1, -5, 0.0, 1e-3, 1, 5])
+def test_each_value_has_its_digits(device, gate, value):
+    x, dy = np.array([[3, value]], np.float32), np.ones((1, 1), np.float32)
+    check_kernel(glu, device, x, gate)
+    da = check_kernel(glu_backward, device, dy, x, gate)[0].get()[0, 0]
+    assert 3 * da == pytest.approx(glu.reference(x.astype(np.float64), gate)[0, 0], rel=2e-6)
+
+
+@on_devices
+@every
+def test_extremes(device, gate):
+    """Gates far out are 0 or all, and a NaN stays in its place."""
+    b = np.array([-3e38, -100, 100, 1e18, np.nan], np.float32)
+    x = np.concatenate([np.full(5, 2, np.float32), b])[None]
+    wanted = np.array([0, 0, 2, 2, np.nan]) * (1 if gate == "sigmoid" else np.nan_to_num(b).astype(np.float64))
+    assert glu(gl.to_device(x, device), gate).get()[0] == pytest.approx(wanted, rel=1e-6, abs=1e-30, nan_ok=True)
+    one = gl.to_device(np.ones((1, 5), np.float32), device)
+    dx = glu_backward(one, gl.to_device(x, device), gate).get()[0]
+    assert dx[:5] == pytest.approx(wanted / 2, rel=1e-6, abs=1e-30, nan_ok=True)
+    flat = gate == "sigmoid"
+    assert dx[5:] == pytest.approx(np.array([0, 0, 0 if flat else 2, 0 if flat else 2, np.nan]), abs=1e-30, nan_ok=True)
+
+
+@on_devices
+@in_storage
+@pytest.mark.parametrize("start", [1, 2, 4])
+def test_any_alignment(device, storage, start, rng):
+    """Arrays that begin beside a 16-byte boundary, with rows that are whole packs and rows that are not."""
+    flat = gl.to_device(rng.normal(size=200).astype(STORAGE[storage]), device)
+    for cols in (16, 5):
+        x, dy = flat[start : start + 4 * cols].reshape(2, 2 * cols), flat[100 + start : 100 + start + 2 * cols]
+        dy = dy.reshape(2, cols)
+        assert np.array_equal(glu(x, "silu").get(), glu(x.copy(), "silu").get())
+        assert np.array_equal(glu_backward(dy, x, "silu").get(), glu_backward(dy.copy(), x.copy(), "silu").get())
+
+
+@on_devices
+def test_views_and_refusals(device, rng):
+    x, dy = rng.normal(size=(6, 14)).astype(np.float32), rng.normal(size=(14, 3)).astype(np.float32)
+    check_kernel(glu, device, x.T, "silu")
+    check_kernel(glu_backward, device, dy, x.T, "silu")
+    check_kernel(glu, device, x[::2, 1:-1], "gelu")
+    there, d = gl.to_device(x, device), gl.to_device(dy, device)
+    with pytest.raises(ValueError, match=r"glu_backward: dy must be float32 \(6, 7\) as x is, got float32 \(14, 3\)"):
+        glu_backward(d, there, "silu")
+
+
+def test_h11_beyond_32_bits(monkeypatch, rng):
+    """cupy #7539: the last row of x begins at element 2,239,968,000. Only the block that ends it runs."""
+    rows, cols = 35_000, 32_000
+    cp = gl.use("emulated")
+    x = cp.zeros((rows, 2 * cols), np.float16)
+    row = rng.normal(0, 3, 2 * cols).astype(np.float16)
+    x[-1] = cp.asarray(row)
+    only_block(monkeypatch, rows * cols // (8 * 256) - 1)
+    y = glu(x, "sigmoid")
+    exact = glu.reference(row[None].astype(np.float64), "sigmoid")[0]
+    assert y[-1, -2000:].get() == pytest.approx(exact[-2000:], rel=1e-3, abs=1e-3)
+    dx = glu_backward(y, x, "sigmoid")
+    exact = glu_backward.reference(y[-1:].get().astype(np.float64), row[None].astype(np.float64), "sigmoid")[0]
+    assert dx[-1, -2000:].get() == pytest.approx(exact[-2000:], rel=1e-3, abs=1e-3)
