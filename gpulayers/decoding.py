@@ -3,9 +3,10 @@
     state = model.start(source)               # encodes the sources (B, S) once
     logits, state = model.step(ids, state)    # the last ids (N,) -> logits (N, V) of the next ones
 
-is all that they use, so they serve recurrent decoders and transformers alike. state is a tree of arrays whose first
-axis is the batch (see `take_rows`); the one before a step stays valid. model.config has the ids `bos` (the first one
-that is fed), `eos` (ends a row) and `pad`, and `longest`, the most ids that a target may have, its eos included.
+is all that they use, so they serve recurrent decoders and transformers alike, and GPTs (`models/continuation.py`).
+state is a tree of arrays whose first axis is the batch (see `take_rows`); the one before a step stays valid.
+model.config has the ids `bos` (the first one that is fed), `eos` (ends a row) and `pad`, -1 where there is none, and
+`longest`, the most ids that a target may have, its eos included.
 
 With log p(y | x) = sum_t log p(y_t | y_1 .. y_t-1, x) over the ids of a target, eos included,
 
@@ -223,7 +224,7 @@ def log_probabilities(who: str, logits: Array, config: Any) -> np.ndarray:
     with np.errstate(invalid="ignore", divide="ignore"):  # what is not finite is found below
         z -= z.max(axis=1, keepdims=True)
         z -= np.log(np.exp(z).sum(axis=1, keepdims=True))
-    z[:, [config.pad, config.bos]] = -np.inf
+    z[:, [i for i in (config.pad, config.bos) if i >= 0]] = -np.inf
     if not np.isfinite(z.max(axis=1)).all():  # a single -inf is an id that cannot come
         raise FloatingPointError(f"{who}: the model's logits are not finite (NaN or inf)")
     return z

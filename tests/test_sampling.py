@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gpulayers.sampling import Sampling, pick, probabilities, uniform
+from gpulayers.sampling import Sampling, penalised, pick, probabilities, uniform
 
 
 def test_probabilities():
@@ -38,6 +38,40 @@ def test_uniform_depends_on_seed_and_index_alone():
 def test_logits_that_are_no_numbers(bad):
     with pytest.raises(FloatingPointError, match="not finite"):
         pick(np.array([1.0, bad]), 0, Sampling())
+
+
+def test_repetition_penalty():
+    """The first two lines are what transformers 5.24 gives: RepetitionPenaltyLogitsProcessor(1.3) of ids 0, 1, 1, 4, 5,
+    then temperature 0.7, the 4 largest, and those that reach 0.9."""
+    logits = np.array([1.5, -0.5, 0.25, -2.0, 3.0, 0.0], np.float32)
+    found = penalised(logits, np.array([0, 1, 1, 4, 5]), 1.3)
+    assert np.allclose(found, [1.1538461446762085, -0.6499999761581421, 0.25, -2.0, 2.307692289352417, 0.0], 1e-7)
+    expected = [0.16133185063974384, 0, 0, 0, 0.8386681493602561, 0]
+    assert np.allclose(probabilities(found, Sampling(0.7, 4, 0.9)), expected, rtol=1e-6)
+    assert found.dtype == np.float32
+    assert logits[0] == 1.5  # the model's own array is not written
+    seen = np.array([4])
+    assert pick(logits, 0, Sampling(0.0, repetition_penalty=3.0), seen=seen) == 0
+    assert pick(logits, 0, Sampling(0.0, repetition_penalty=1.0), seen=seen) == 4
+    with pytest.raises(ValueError, match=r"repetition_penalty must be above 0, got 0.0"):
+        Sampling(repetition_penalty=0.0).checked()
+
+
+@pytest.mark.parametrize("size", [5, 300, 5000])
+@pytest.mark.parametrize("spread", [0.0, 0.01, 3.0])
+def test_the_cuts_are_those_of_a_full_sort(size, spread, rng):
+    """Only as much is sorted as is needed; ties go to the lower id."""
+    logits = np.round(rng.normal(size=size) * spread, 2).astype(np.float32)
+    for top_k, top_p in ((None, 0.9), (None, 0.999), (3, None), (size - 1, 0.5), (None, 1e-6)):
+        z = logits.astype(np.float64)
+        order = np.argsort(-z, kind="stable")
+        z[order[top_k:] if top_k else []] = -np.inf
+        p = np.exp(z) / np.exp(z).sum()
+        if top_p:
+            p[order[np.cumsum(p[order]) - p[order] >= top_p]] = 0
+        found = probabilities(logits, Sampling(1.0, top_k, top_p))
+        assert np.array_equal(found > 0, p > 0)
+        assert np.allclose(found, p / p.sum())
 
 
 def test_each_text_has_draws_of_its_own():

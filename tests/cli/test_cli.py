@@ -274,7 +274,10 @@ def test_files_of_the_trained_text(tmp_path, no_picture, capfd):
 
 def test_resume_takes_few_options(trained, capfd):
     text = sentence(capfd, "train", "--resume", trained, "--lr", "1", "--no-bias", "--data", "a")
-    assert "--resume takes only --steps, --backend, --threads, --trace and --data-parallel, not --lr, --bias, --data" in text
+    assert (
+        "--resume takes only --steps, --backend, --threads, --trace and --data-parallel, not --lr, --bias, --data"
+        in text
+    )
     assert "not --out" in sentence(capfd, "train", "--resume", trained, "--out", "b")
 
 
@@ -339,8 +342,35 @@ def test_a_saved_model_on_a_gpu(trained, capfd):
     assert on_gpu == on_cpu
 
 
-def test_a_text_is_not_searched_for(trained, capfd):
-    assert "not for gpt" in run(capfd, "generate", trained, "--beam", 3, status=2).err
+def test_a_text_is_searched_for(trained, capfd):
+    options = ["--prompt", "9 b", "--tokens", 5]
+    greedy = run(capfd, "generate", trained, *options, "--temperature", 0).out
+    found = run(capfd, "generate", trained, *options, "--beam", 3).out
+    assert found.startswith("9 b")
+    assert len(found) == len(greedy) == 9
+    assert run(capfd, "generate", trained, "--prompt", "9", "--beam", 2).out.startswith("9")  # as many as there is room
+    for more, text in (
+        (["--beam", 3, "--tokens", 500], "do not fit into the context of 16; ask for at most 14 by --tokens"),
+        (["--beam", 3, "--top-k", 3], "--beam above 1 draws nothing"),
+        (["--beam", 3, "--slide", 3], "--slide is not for a search"),
+        (["--length-penalty", 1], "--length-penalty is not for gpt"),
+    ):
+        assert text in sentence(capfd, "generate", trained, "--prompt", "9 b", *more)
+
+
+def test_what_is_written_of_a_long_text(trained, capfd):
+    options = ["--prompt", "9 bottles", "--tokens", 40, "--seed", 1]
+    text = run(capfd, "generate", trained, *options).out
+    assert run(capfd, "generate", trained, *options, "--no-cache").out == text
+    assert run(capfd, "generate", trained, *options, "--slide", 8).out == text  # half of the context
+    stop = text[20:23]
+    assert run(capfd, "generate", trained, *options, "--stop", stop, "zzzz").out == text[: text.index(stop, 9)] + "\n"
+    assert run(capfd, "generate", trained, *options, "--repetition-penalty", 1.5).out != text
+    long = "9 bottles of beer on the wall"
+    assert "the prompt has 29 tokens and the model sees 16" in sentence(capfd, "generate", trained, "--prompt", long)
+    assert run(capfd, "generate", trained, "--prompt", long, "--cut-prompt", "--tokens", 3).out.startswith(long)
+    assert "stop takes texts of at least one character" in sentence(capfd, "generate", trained, "--stop", "")
+    assert "slide must be in 1..16, got 17" in sentence(capfd, "generate", trained, "--slide", 17)
 
 
 def test_generate_from_any_checkpoint(trained, capfd):

@@ -13,9 +13,9 @@ from gpulayers.models.feedforward import ACTIVATIONS, AROUND, INITS, FeedForward
 from gpulayers.ops.cross_entropy import cross_entropy_inplace
 from gpulayers.sampling import Sampling
 from gpulayers.training.config import Config, OptimizerOptions
-from gpulayers.training.generate import pieces, stream
+from gpulayers.training.generate import pieces, stream, write
 from gpulayers.training.options import ConfigError, Options, option
-from gpulayers.training.tasks.gpt import TOKENIZERS, TextOptions, TextTraining, first_tokens, refuse_beam, tokenizer_of
+from gpulayers.training.tasks.gpt import TOKENIZERS, TextOptions, TextTraining, first_tokens, tokenizer_of
 from gpulayers.training.tasks.task import Figures, Part, Saved, Task, Writing
 
 ABOUT = """\
@@ -107,13 +107,13 @@ class FeedForwardTask(Task):
     @classmethod
     def generate(cls, saved: Saved, writing: Writing, sampling: Sampling) -> Iterator[str]:
         """The prompt and what follows it."""
-        refuse_beam(writing, "feedforward")
+        writing.refuse("feedforward", "beam", "length_penalty", "slide", "cut_prompt", "cache")
         prompt, tokenizer = "\n" if writing.prompt is None else writing.prompt, tokenizer_of(saved)
         if not prompt:
             raise ConfigError("--prompt is empty: give at least one character to go on from")
         tokens = 500 if writing.tokens is None else writing.tokens
-        written = stream(LastTokens(saved.model), tokenizer.encode(prompt), tokens, sampling)
-        return (piece for part in ([prompt], pieces(tokenizer, written), ["\n"]) for piece in part)
+        written = write(LastTokens(saved.model), tokenizer, prompt, tokens, sampling, stop=writing.stop)
+        return (piece for part in ([prompt], written, ["\n"]) for piece in part)
 
     @classmethod
     def tiny(cls, config: Config) -> Config:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpulayers.backend import to_device
+from gpulayers.backend import device_of, to_device
 from gpulayers.data import (
     Batches,
     DataError,
@@ -18,12 +18,14 @@ from gpulayers.data import (
     tokenizer_from_json,
     validation_windows,
 )
+from gpulayers.decoding import beam_search
 from gpulayers.layers.feedforward import ACTIVATIONS
+from gpulayers.models.continuation import Continuation
 from gpulayers.models.gpt import GPT, GPTConfig
 from gpulayers.sampling import Sampling
 from gpulayers.training.config import Config, TrainingOptions
 from gpulayers.training.evaluate import Measurement, evaluate
-from gpulayers.training.generate import pieces, stream
+from gpulayers.training.generate import pieces, stream, until, write
 from gpulayers.training.options import ConfigError, Options, option
 from gpulayers.training.tasks.task import Figures, Part, Saved, Task, Writing
 
@@ -164,11 +166,17 @@ class GPTTask(Task):
     @classmethod
     def generate(cls, saved: Saved, writing: Writing, sampling: Sampling) -> Iterator[str]:
         """The prompt and what follows it."""
-        refuse_beam(writing, "gpt")
+        writing.refuse("gpt", "length_penalty")
         prompt, tokenizer = "\n" if writing.prompt is None else writing.prompt, tokenizer_of(saved)
-        ids = tokenizer.encode(prompt)
-        written = stream(saved.model, ids, 500 if writing.tokens is None else writing.tokens, sampling)
-        return (piece for part in ([prompt], pieces(tokenizer, written), ["\n"]) for piece in part)
+        tokens = 500 if writing.tokens is None else writing.tokens
+        if writing.beam > 1:
+            written = searched(saved, tokenizer, prompt, tokens, writing, sampling)
+        else:
+            options: dict[str, Any] = {
+                name: getattr(writing, name) for name in ("stop", "slide", "cut_prompt", "cache")
+            }
+            written = write(saved.model, tokenizer, prompt, tokens, sampling, **options)
+        return (piece for part in ([prompt], written, ["\n"]) for piece in part)
 
     @classmethod
     def tiny(cls, config: Config) -> Config:
@@ -176,10 +184,28 @@ class GPTTask(Task):
         return replace(super().tiny(config), model=model).with_training(eval_tokens=64, sample_tokens=8)
 
 
-def refuse_beam(writing: Writing, task: str) -> None:
-    """Raises ConfigError where a search is asked for: a text that goes on and on is drawn."""
-    if writing.beam > 1 or writing.length_penalty:
-        raise ConfigError(f"--beam and --length-penalty are for seq2seq, not for {task}: its text is drawn")
+def searched(
+    saved: Saved, tokenizer: Tokenizer, prompt: str, tokens: int, writing: Writing, sampling: Sampling
+) -> Iterator[str]:
+    """The likeliest text of `tokens` tokens that beam search finds. Raises ConfigError for what a search cannot do."""
+    writing.refuse("a search", "slide", "cut_prompt", "cache")
+    if sampling != Sampling():
+        raise ConfigError("--beam above 1 draws nothing: leave the options of sampling away")
+    model: Any = saved.model
+    ids, context = tokenizer.encode(prompt), model.config.context
+    room = context + 1 - len(ids)
+    if writing.tokens is None and room > 0:
+        tokens = min(tokens, room)
+    elif tokens > room:
+        raise ConfigError(
+            f"--beam keeps all of a text in view: a prompt of {len(ids)} tokens and {tokens} more do not fit into the "
+            f"context of {context}; ask for at most {max(room, 0)} by --tokens"
+        )
+    if tokens == 0:
+        return iter(())
+    source = to_device(np.asarray(ids, np.int64)[None], device_of(next(model.parameters()).data))
+    best = beam_search(Continuation(model, tokens), source, width=writing.beam).ids[0]
+    return until(pieces(tokenizer, best.tolist()), writing.stop)
 
 
 def make_gpt(config: Config, vocab: int) -> GPT:

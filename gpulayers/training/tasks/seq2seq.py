@@ -246,6 +246,7 @@ class Seq2SeqTask(Task):
     @classmethod
     def generate(cls, saved: Saved, writing: Writing, sampling: Sampling) -> Iterator[str]:
         """An answer to each line of the prompt."""
+        writing.refuse("seq2seq", "stop", "slide", "cut_prompt", "cache")
         if writing.prompt is None:
             raise ConfigError("--prompt is missing: give the text to answer; of several lines, each by itself")
         translator, data = Translator(saved.model, stored_vocabularies(saved.metadata)), saved.config.data
@@ -309,7 +310,10 @@ def decoder_for(model: Any, writing: Writing, sampling: Sampling) -> Any:
             raise ConfigError("--beam above 1 draws nothing: leave --temperature away")
         options: dict[str, Any] = {"width": writing.beam, "length_penalty": writing.length_penalty}
         return functools.partial(beam_search, longest=longest, **options)
-    return functools.partial(sample_decode, longest=longest, **vars(sampling))
+    if sampling.repetition_penalty != 1:
+        raise ConfigError("--repetition-penalty is not for seq2seq: an answer may have to repeat a word of itself")
+    drawing = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "seed")}
+    return functools.partial(sample_decode, longest=longest, **drawing)
 
 
 def compared(pair: Pair, answer: str) -> str:

@@ -22,7 +22,7 @@ from gpulayers.data import DataError
 from gpulayers.layers.layer import Layer
 from gpulayers.sampling import Sampling
 from gpulayers.training.config import Config
-from gpulayers.training.options import ConfigError, option
+from gpulayers.training.options import ConfigError, fields, flag, option
 
 Figures = dict[str, float]
 
@@ -57,10 +57,27 @@ class Writing:
     tokens: int | None = option(
         None, "tokens to write, at most", at_least=0, default_text="gpt: 500; seq2seq: the model's longest"
     )
-    beam: int = option(1, "seq2seq: sequences that the search keeps; above 1 nothing is drawn", at_least=1)
+    beam: int = option(
+        1, "gpt, seq2seq: sequences that a search for the likeliest keeps; above 1 nothing is drawn", at_least=1
+    )
     length_penalty: float = option(
         0.0, "seq2seq: above 0, beam search likes longer sequences better", at_least=0, at_most=10
     )
+    stop: tuple[str, ...] = option((), "gpt: texts before which it ends", default_text="none")
+    slide: int | None = option(
+        None,
+        "gpt: tokens that leave the model's view at once when it is full; 1 shows it most, and takes a whole pass each",
+        at_least=1,
+        default_text="half of the context",
+    )
+    cut_prompt: bool = option(False, "gpt: read the end of a prompt that is longer than the context")
+    cache: bool = option(True, "gpt: keep the keys and values of what was read")
+
+    def refuse(self, task: str, *names: str) -> None:
+        """Raises ConfigError where one of these options is given, which would change nothing."""
+        known, plain = fields(self), Writing()
+        if given := [flag(known[name]) for name in names if getattr(self, name) != getattr(plain, name)]:
+            raise ConfigError(f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} not for {task}")
 
 
 class Task:
