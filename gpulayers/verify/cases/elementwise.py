@@ -46,6 +46,8 @@ def activation_cases(rng: np.random.Generator) -> Iterator[Case]:
         for r in rows(rng):
             if kind == "selu" and r.name == "float16 extremes":
                 continue  # 1.05 of the largest float16 is none
+            if r.large and kind != "mish":
+                continue  # a kind changes nothing about lengths
             name, dy = f"{r.name}, {kind}", normal(rng, *r.x.shape)
             yield OpCase(op=activation, name=name, args=(kind, r.arg(r.x), *numbers), large=r.large)
             args = (kind, r.arg(dy), r.arg(r.x), *numbers)
@@ -64,6 +66,8 @@ def activation_cases(rng: np.random.Generator) -> Iterator[Case]:
 def glu_cases(rng: np.random.Generator) -> Iterator[Case]:
     for gate in GATES:
         for r in rows(rng, word="n"):
+            if r.large and gate != "silu":
+                continue
             values = normal(rng, *r.x.shape, std=0.4)  # their product with a gate must not leave float16
             x, dy, name = np.concatenate([values, r.x], axis=1), normal(rng, *r.x.shape), f"{r.name}, {gate}"
             if r.name == "float16 extremes":
