@@ -139,8 +139,8 @@ def _remove_unfinished(parent: Path, name: str) -> None:
 
 
 @contextlib.contextmanager
-def only_writer(folder: StrPath) -> Iterator[None]:
-    """Inside, no other process gets past here for `folder`. Raises FileError if one has.
+def only_writer(folder: StrPath, wait: bool = False) -> Iterator[None]:
+    """Inside, no other process gets past here for `folder`. Raises FileError if one has, unless told to wait for it.
 
     The lock goes with the process, however that ends, and leaves no file. Systems without such locks have none.
     """
@@ -154,7 +154,7 @@ def only_writer(folder: StrPath) -> Iterator[None]:
             descriptor = os.open(folder, os.O_RDONLY)
             stack.callback(os.close, descriptor)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError as error:
                 raise FileError(f"another process is writing to {folder}: wait for it, or stop it") from error
         yield
@@ -182,6 +182,30 @@ def save_tensors(path: StrPath, tensors: Mapping[str, np.ndarray], metadata: Map
         file.write(_header(arrays, metadata))
         for array in arrays.values():
             file.write(_bytes(array))
+
+
+def save_streams(
+    path: StrPath, streams: Iterable[tuple[str, np.dtype, Iterable[np.ndarray]]], most: int, metadata: Mapping[str, str]
+) -> None:
+    """Write 1-D arrays that come in pieces, none of them held in memory, for `map_tensors`.
+
+    streams: (name, dtype, pieces) of each, `most` at most. No checksum is kept. Raises FileError, as `save_tensors`.
+    """
+    longest = {"dtype": "BF16", "shape": [1 << 62], "data_offsets": [1 << 62, 1 << 62]}
+    # Lengths are known last and the header comes first: room is left for the longest that it can be.
+    room = len(json.dumps({METADATA: dict(metadata), **{f"{i:012}": longest for i in range(most)}})) // 8 * 8 + 8
+    header: dict[str, Any] = {METADATA: dict(metadata)}
+    end = 0
+    with replacing(path) as file:
+        file.write(b" " * (8 + room))
+        for name, dtype, pieces in streams:
+            start = end
+            for piece in pieces:
+                end += file.write(_bytes(_plain(name, piece.astype(dtype, copy=False))))
+            shape = [(end - start) // dtype.itemsize]
+            header[name] = {"dtype": DTYPES[dtype], "shape": shape, "data_offsets": [start, end]}
+        file.seek(0)
+        file.write(room.to_bytes(8, "little") + json.dumps(header).encode().ljust(room))
 
 
 def _plain(name: str, array: np.ndarray) -> np.ndarray:

@@ -58,7 +58,7 @@ class Batches:
         if not tokens:
             raise DataError("there is no text to train on")
         self.context, self.batch_size, self.seed = context, batch, seed
-        self._tokens = tokens[0] if len(tokens) == 1 else np.concatenate(tokens)
+        self._tokens = tokens  # they may be mapped from a file: only what a batch needs is read
         windows = np.array([len(part) - context for part in tokens])
         self._last = np.cumsum(windows)  # number of windows in this file and those before it
         self.windows = int(self._last[-1])
@@ -69,9 +69,11 @@ class Batches:
         # version of NumPy, which `Generator.integers` does not promise.
         words = philox(Key(self.seed, k, DATA_CALL, 0), 0).random_raw(self.batch_size)[start:stop]
         window = np.array([int(word) * self.windows >> 64 for word in words], np.int64)
-        # In front of file f lie f files, each with `context` more tokens than windows.
-        first = window + self.context * np.searchsorted(self._last, window, side="right")
-        both = self._tokens[first[:, None] + np.arange(self.context + 1)].astype(np.int64)  # (batch, context + 1)
+        files = np.searchsorted(self._last, window, side="right")
+        both = np.empty((len(window), self.context + 1), np.int64)
+        for row, file in enumerate(files.tolist()):
+            first = int(window[row]) - (int(self._last[file - 1]) if file else 0)
+            both[row] = self._tokens[file][first : first + self.context + 1]
         return np.ascontiguousarray(both[:, :-1]), np.ascontiguousarray(both[:, 1:])
 
     def micro_batches(self, k: int, accumulate: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
@@ -94,21 +96,26 @@ def validation_windows(
     """
     if context < 1 or batch < 1 or (limit is not None and limit < 1):
         raise ValueError(f"validation_windows: sizes must be at least 1, got {context=}, {batch=}, {limit=}")
-    places = [(part, start) for part in tokens for start in range(0, len(part) - 1, context)]
-    if not places:
+    windows = [max(0, -(-(len(part) - 1) // context)) for part in tokens]
+    every = sum(windows)
+    if not every:
         raise DataError(f"the validation part is too short: {sum(map(len, tokens))} tokens, at least 2 are needed")
-    if limit is not None and limit < len(places):
-        places = [places[i * len(places) // limit] for i in range(limit)]
-    return _windows(places, context, batch)
+    count = every if limit is None else min(limit, every)
+    return _windows(tokens, np.cumsum(windows), [i * every // count for i in range(count)], context, batch)
 
 
-def _windows(places: list[tuple[np.ndarray, int]], context: int, batch: int) -> Iterator[Pair]:
-    for first in range(0, len(places), batch):
-        rows = places[first : first + batch]
+def _windows(
+    tokens: Sequence[np.ndarray], last: np.ndarray, chosen: list[int], context: int, batch: int
+) -> Iterator[Pair]:
+    """last: number of windows in each array and those before it. chosen: numbers of windows."""
+    for first in range(0, len(chosen), batch):
+        rows = chosen[first : first + batch]
         ids = np.zeros((len(rows), context), np.int64)
         targets = np.full((len(rows), context), IGNORE, np.int64)
-        for row, (part, start) in enumerate(rows):
-            window = part[start : start + context + 1]
+        for row, number in enumerate(rows):
+            file = int(np.searchsorted(last, number, side="right"))
+            start = context * (number - (int(last[file - 1]) if file else 0))
+            window = tokens[file][start : start + context + 1]
             ids[row, : len(window) - 1] = window[:-1]
             targets[row, : len(window) - 1] = window[1:]
         yield ids, targets

@@ -3,12 +3,13 @@
 A text stays as it is: no newline is converted, and a byte order mark is a character like any other.
 """
 
+import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 DEFAULT_NAME = "Python documentation (pydoc_data.topics)"
 
@@ -67,27 +68,39 @@ def read_text(path: Path) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        hint = " (it looks like UTF-16)" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else ""
-        raise DataError(
-            f"data file {path} is not UTF-8 text: byte {content[error.start]:#04x} at offset {error.start}{hint}"
-        ) from None
+        raise not_utf8(path, error.start, content[error.start], content[:2]) from None
 
 
 def read_bytes(path: Path) -> bytes:
     """The content of a file that can be read again and is not empty. Raises DataError."""
+    with reading(path) as file:
+        return file.read()
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[BinaryIO]:
+    """A file to read that can be read again and is not empty. Raises DataError, in the block too if the disk fails."""
     try:
-        mode = path.stat().st_mode
-        content = path.read_bytes() if stat.S_ISREG(mode) else b""
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise DataError(f"data file {path} is a folder")
+        if not stat.S_ISREG(status.st_mode):  # a pipe can be read once, and is waited for
+            raise DataError(f"data file {path} is a pipe or a device: give a file, which a resumed run can read again")
+        if not status.st_size:
+            raise DataError(f"data file {path} is empty")
+        with path.open("rb") as file:
+            yield file
     except FileNotFoundError:
         raise DataError(f"data file {path} does not exist") from None
     except OSError as error:
         raise DataError(f"data file {path} cannot be read: {error.strerror or error}") from error
+    except DataError:
+        raise
     except ValueError as error:  # a NUL in the name
         raise DataError(f"data file {str(path)!r} cannot be read: {error}") from error
-    if stat.S_ISDIR(mode):
-        raise DataError(f"data file {path} is a folder")
-    if not stat.S_ISREG(mode):  # a pipe can be read once, and is waited for
-        raise DataError(f"data file {path} is a pipe or a device: give a file, which a resumed run can read again")
-    if not content:
-        raise DataError(f"data file {path} is empty")
-    return content
+
+
+def not_utf8(path: Path, offset: int, byte: int, start: bytes) -> DataError:
+    """What to say of a file whose `byte` at `offset` is no UTF-8; it begins with `start`."""
+    hint = " (it looks like UTF-16)" if start.startswith((b"\xff\xfe", b"\xfe\xff")) else ""
+    return DataError(f"data file {path} is not UTF-8 text: byte {byte:#04x} at offset {offset}{hint}")

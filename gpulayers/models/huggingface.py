@@ -102,7 +102,7 @@ def read_config(folder: StrPath) -> GPTConfig:
 def checked(path: Path, content: dict[str, Any], ours: str) -> Any:
     """The value of one of `KEYS`, of its type and, if it is a dropout, in its range."""
     key, default = KEYS[ours]
-    value: Any = content[key] if key in content else default
+    value: Any = content.get(key, default)
     if value is None and default is None:
         return None
     kind = int if default is None else type(default)

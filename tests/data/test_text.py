@@ -93,6 +93,6 @@ def test_an_unreadable_file(tmp_path):
 def test_a_read_error_of_the_disk(tmp_path, monkeypatch):
     path = tmp_path / "x.txt"
     path.write_text("text", encoding="utf-8")
-    monkeypatch.setattr(type(path), "read_bytes", lambda self: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+    monkeypatch.setattr(type(path), "open", lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
     with pytest.raises(DataError, match=r"x.txt cannot be read: Input/output error"):
         load_corpus([path])
