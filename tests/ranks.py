@@ -14,7 +14,11 @@ needs_mpi = pytest.mark.skipif(
     reason="the extra [mpi], mpi4py and mpich, is not installed in this environment",
 )
 TESTS = Path(__file__).parent
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)]),
+}
 
 
 def command(ranks: int, *words: object) -> list[str]:
@@ -41,8 +45,9 @@ def run(arguments: list[str], timeout: float = 60, **environment: str) -> subpro
     )
 
 
-def check(ranks: int, script: Path, *words: object) -> None:
-    """A script that asserts on every rank passes on all of them."""
-    done = run(command(ranks, script, *words))
+def check(ranks: int, *files: Path, device: str = "emulated") -> None:
+    """Files that assert, on every rank, pass on all of them."""
+    script = TESTS / "parallel" / "run_checks.py"
+    done = run(command(ranks, script, *files), timeout=300, CHECKS_DEVICE=device)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.split()) == [f"rank-{rank}-of-{ranks}" for rank in range(ranks)], done.stdout

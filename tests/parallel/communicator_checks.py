@@ -1,5 +1,6 @@
 """On every rank: what each call of a Communicator gives, in host memory and on the emulated device."""
 
+import os
 import sys
 
 import ml_dtypes
@@ -9,14 +10,17 @@ import pytest
 import gpulayers
 from gpulayers.backend import to_numpy
 from gpulayers.parallel import Elsewhere, connect, together
+from gpulayers.training.agree import own_device
 
+DEVICE = os.environ["CHECKS_DEVICE"]
 ranks = connect()
 assert ranks is connect()
 rank, size = ranks.rank, ranks.size
 assert (ranks.local_rank, ranks.local_size) == (rank, size)
 total = size * (size + 1) // 2
 
-for device in ("numpy", "emulated"):
+own_device(DEVICE, ranks)
+for device in ("numpy", DEVICE):
     xp = gpulayers.use(device)
     for dtype in (np.float64, np.float32, np.float16, ml_dtypes.bfloat16):
         for shape in ((0,), (1,), (7,), (1023,), (3, 5), ()):
@@ -53,7 +57,7 @@ for device in ("numpy", "emulated"):
         ranks.broadcast(xp.zeros(1), size)
 
 with pytest.raises(TypeError, match=r"all_reduce takes an array of float32, .*, got int64"):
-    ranks.all_reduce(gpulayers.use("emulated").zeros(2, np.int64))
+    ranks.all_reduce(gpulayers.use(DEVICE).zeros(2, np.int64))
 with pytest.raises(TypeError, match="expected an array"):
     ranks.all_reduce([1.0])
 
@@ -78,5 +82,3 @@ for broken in ([size - 1], sorted({1, size - 1}), list(range(size))):
     assert notes == ([f"(on rank {first} of {size})"] if rank == first and len(broken) < size else [])
 
 assert "mpi4py.util.pkl5" not in sys.modules
-ranks.barrier()
-print(f"rank-{rank}-of-{size}\n", end="", flush=True)

@@ -2,11 +2,10 @@
 
 import builtins
 import inspect
-from pathlib import Path
 
 import numpy as np
 import pytest
-from ranks import check, command, needs_mpi, run
+from ranks import needs_mpi
 
 from gpulayers.cli import main
 from gpulayers.emulator import cupy as emulated
@@ -14,14 +13,6 @@ from gpulayers.emulator import nccl as stand_in
 from gpulayers.parallel import ALONE, Alone, Communicator, MPIMissing, ParallelError, end_together, leave, mpi, together
 from gpulayers.parallel import nccl as ours
 from gpulayers.remedies import INSTALL
-
-HERE = Path(__file__).parent
-
-
-@needs_mpi
-@pytest.mark.parametrize("size", [2, 3])
-def test_every_call_on_every_rank(size):
-    check(size, HERE / "communicator_checks.py")
 
 
 def test_alone_every_sum_is_its_own():
@@ -79,13 +70,12 @@ def test_mpi_missing_is_one_sentence_with_the_remedy(error, says, fresh, monkeyp
 
 
 @needs_mpi
-def test_without_mpiexec_it_is_one_rank_and_another_mpis_mpiexec_is_noticed():
-    code = "from gpulayers.parallel import connect; print(connect().size)"
-    alone = run([*command(1, "-c", code)[3:]])
-    assert (alone.returncode, alone.stdout, alone.stderr) == (0, "1\n", "")
-    other = run([*command(1, "-c", code)[3:]], OMPI_COMM_WORLD_SIZE="4")
-    assert other.returncode == 1
-    assert "mpiexec has started 4 processes, but MPI sees one" in other.stderr
+def test_another_mpis_mpiexec_is_noticed(fresh, monkeypatch):
+    assert mpi.connect().size == 1
+    mpi.connect.cache_clear()
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
+    with pytest.raises(ParallelError, match="mpiexec has started 4 processes, but MPI sees one"):
+        mpi.connect()
 
 
 # ---------------------------------------------------------------------------------------------------- NCCL
