@@ -65,6 +65,7 @@ class GEGLU(GLU):
     def __init__(self, axis: int = -1, approximate: str = "none") -> None:
         super().__init__(axis)
         check_choice("GEGLU", ("none", "tanh"), approximate=approximate)
+        self.approximate = approximate
         self.gate = "gelu" if approximate == "none" else "gelu_tanh"
 
 
