@@ -43,12 +43,12 @@ class Ranks:
         self._statistics = [buffer for buffer in means if buffer is not None]
 
     def check_parts(self, training: Any) -> None:
-        """Raises ConfigError where BatchNorm would have nothing to take its statistics from on some rank."""
+        """Raises ConfigError where a rank would have too few samples for BatchNorm's statistics."""
         batch, parts = training.batch, training.accumulate
-        if self._statistics and batch // parts < self.size:
+        if self.size > 1 and self._statistics and batch // parts // self.size < 2:
             raise ConfigError(
-                f"BatchNorm takes statistics from every rank's piece: a batch of {batch} in {parts} parts has none for "
-                f"some of {self.size} ranks; a larger --batch has"
+                f"BatchNorm needs 2 samples in every rank's piece, got a batch of {batch} in {parts} parts on "
+                f"{self.size} ranks"
             )
 
     def share(self, parts: Iterable[Part]) -> Iterator[Part]:
@@ -73,7 +73,7 @@ class Ranks:
         self.communicator.all_reduce(sums)
         if self._statistics:
             pool_statistics(self._statistics, self.communicator)
-        return sums[:1], sums[1:]
+        return sums[:1].reshape(()), sums[1:].reshape(())
 
     def largest(self, number: int) -> int:
         """Of the numbers of all ranks."""

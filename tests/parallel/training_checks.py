@@ -12,6 +12,7 @@ from gpulayers.models.gpt import GPT, GPTConfig
 from gpulayers.optim import SGD, AdamW
 from gpulayers.parallel import Elsewhere, ParallelError, connect
 from gpulayers.training.agree import agree
+from gpulayers.training.config import TrainingOptions
 from gpulayers.training.loop import train_step
 from gpulayers.training.options import ConfigError
 from gpulayers.training.ranks import Ranks
@@ -161,10 +162,11 @@ x = rng.standard_normal((2 * size + 1, 4, 6)) + 5.0
 one = stepped(Positions, lambda model: SGD(model, lr=0.1), [parts_of(x, targets, len(x))])
 assert_close(one, stepped(Positions, lambda model: SGD(model, lr=0.1), [parts_of(x, targets, len(x))], communicator))
 
-few = gpulayers.training.config.TrainingOptions(batch=size, accumulate=2)
-with pytest.raises(ConfigError, match=rf"a batch of {size} in 2 parts has none for some of {size} ranks"):
+few = TrainingOptions(batch=4 * size - 1, accumulate=2)
+with pytest.raises(ConfigError, match=rf"got a batch of {4 * size - 1} in 2 parts on {size} ranks"):
     Ranks(normed(BatchNorm)(), communicator).check_parts(few)
 Ranks(gpt(), communicator).check_parts(few)
+Ranks(normed(BatchNorm)(), communicator).check_parts(TrainingOptions(batch=4 * size, accumulate=2))
 
 # ---------------------------------------------------------------------------------------------------- agreement
 
