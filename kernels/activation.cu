@@ -18,6 +18,11 @@ __device__ __forceinline__ Rule elu(float x, float p) {
     return x <= 0.0f ? Rule{p * expm1f(x), p * expf(x)} : Rule{x, 1.0f};
 }
 
+__device__ __forceinline__ Rule celu(float x, float p) {
+    const float low = (x > 0.0f ? 0.0f : x) / p;
+    return {x > 0.0f ? x : p * expm1f(low), expf(low)};
+}
+
 template <int KIND> __device__ __forceinline__ Rule rule(float x, float p, float q) {
     if (KIND == THRESHOLD) return x <= p ? Rule{q, 0.0f} : Rule{x, 1.0f};
     if (KIND == HARDTANH) return {held(x, p, q), x <= p || x >= q ? 0.0f : 1.0f};
@@ -36,7 +41,7 @@ template <int KIND> __device__ __forceinline__ Rule rule(float x, float p, float
         const Rule r = elu(x, ALPHA);
         return {SCALE * r.y, SCALE * r.slope};
     }
-    if (KIND == CELU) return x <= 0.0f ? Rule{p * expm1f(x / p), expf(x / p)} : Rule{x, 1.0f};
+    if (KIND == CELU) return celu(x, p);
     if (KIND == SOFTPLUS) {
         const float z = p * x;
         if (z > q) return {x, 1.0f};

@@ -4,8 +4,6 @@ SELU, CELU, Softplus, LogSigmoid, Mish. The formulas stand, each beside its deri
 
 from abc import ABC, abstractmethod
 
-import numpy as np
-
 from gpulayers.backend import Array
 from gpulayers.layers.layer import Layer, check_number, floating_input, gradient_of
 from gpulayers.ops.activation import activation, activation_backward
@@ -39,7 +37,7 @@ class Threshold(Activation):
     """y = x where x > threshold, else value. The derivative is 1 and 0; at the threshold itself 0."""
 
     def __init__(self, threshold: float, value: float) -> None:
-        check_number("Threshold", threshold=threshold, value=value)
+        _check_numbers("Threshold", threshold=threshold, value=value)
         self.threshold, self.value = float(threshold), float(value)
 
     @property
@@ -54,7 +52,7 @@ class Hardtanh(Activation):
     """
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
-        check_number("Hardtanh", min_val=min_val, max_val=max_val)
+        _check_numbers("Hardtanh", min_val=min_val, max_val=max_val)
         if not min_val < max_val:
             raise ValueError(f"Hardtanh: min_val must be below max_val, got {min_val} and {max_val}")
         self.min_val, self.max_val = float(min_val), float(max_val)
@@ -109,7 +107,7 @@ class ELU(Activation):
     """
 
     def __init__(self, alpha: float = 1.0) -> None:
-        check_number("ELU", alpha=alpha)
+        _check_numbers("ELU", alpha=alpha)
         self.alpha = float(alpha)
 
     @property
@@ -153,7 +151,7 @@ class Softplus(Activation):
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         _check_divisor("Softplus", beta=beta)
-        check_number("Softplus", threshold=threshold)
+        _check_numbers("Softplus", threshold=threshold)
         self.beta, self.threshold = float(beta), float(threshold)
 
     @property
@@ -180,8 +178,16 @@ class Mish(Activation):
         return "mish", 0.0, 0.0
 
 
-def _check_divisor(who: str, **values: float) -> None:
+LEAST, MOST = 2.0**-126, 3.4e38  # of what is computed in float32
+
+
+def _check_numbers(who: str, **values: float) -> None:
     check_number(who, **values)
+    check_number(who, -MOST, MOST, **values)
+
+
+def _check_divisor(who: str, **values: float) -> None:
+    _check_numbers(who, **values)
     for name, value in values.items():
-        if np.float32(value) == 0:  # what the kernels divide by
+        if abs(value) < LEAST:
             raise ValueError(f"{who}: {name} must not be 0, got {value}")

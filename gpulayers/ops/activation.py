@@ -39,7 +39,8 @@ class Rule(NamedTuple):
     slope: Callable[[], Array]
 
 
-# m: the module with the functions, an array module or `fast_math`. Conditions are such that a NaN stays one in y.
+# Of m, the module with the functions (an array module or `fast_math`), x, p and q. Conditions keep a NaN one in y.
+Formula = Callable[[Any, Array, float, float], Rule]
 
 
 def _threshold(m: Any, x: Array, p: float, q: float) -> Rule:
@@ -67,13 +68,13 @@ def _softsign(m: Any, x: Array, p: float, q: float) -> Rule:
 
 
 def _elu(m: Any, x: Array, p: float, q: float) -> Rule:
-    low = m.minimum(x, 0)
-    return Rule(lambda: m.where(x <= 0, p * m.expm1(low), x), lambda: m.where(x <= 0, p * m.exp(low), 1))
+    low = m.minimum(x, 0)  # one of the two terms of y is 0
+    return Rule(lambda: m.maximum(x, 0) + p * m.expm1(low), lambda: m.where(x <= 0, p * m.exp(low), 1))
 
 
 def _celu(m: Any, x: Array, p: float, q: float) -> Rule:
     low = m.minimum(x, 0) / p
-    return Rule(lambda: m.where(x <= 0, p * m.expm1(low), x), lambda: m.where(x <= 0, m.exp(low), 1))
+    return Rule(lambda: m.maximum(x, 0) + p * m.expm1(low), lambda: m.exp(low))
 
 
 SCALE, ALPHA = 1.0507009873554805, 1.6732632423543772  # so that mean 0 and variance 1 stay what they are
@@ -105,7 +106,7 @@ def _mish(m: Any, x: Array, p: float, q: float) -> Rule:
     return Rule(lambda: x * (n / d), lambda: n / d + t * (4 * (e / d) * ((1 + e) / d)))
 
 
-FORMULAS: dict[str, Callable[[Any, Array, float, float], Rule]] = {  # in the order of `Kind` in kernels/activation.cu
+FORMULAS: dict[str, Formula] = {  # in the order of `Kind` in kernels/activation.cu
     "threshold": _threshold,
     "hardtanh": _hardtanh,
     "hardsigmoid": _hardsigmoid,
@@ -120,10 +121,16 @@ FORMULAS: dict[str, Callable[[Any, Array, float, float], Rule]] = {  # in the or
 }
 
 
+def _formula(kind: str) -> Formula:
+    if kind not in FORMULAS:
+        raise ValueError(f"activation: kind must be one of {', '.join(FORMULAS)}, got {kind!r}")
+    return FORMULAS[kind]
+
+
 @np.errstate(all="ignore")  # of a piece that is not chosen, and of infinities
 def _reference(kind: str, x: Array, p: float = 0.0, q: float = 0.0) -> Array:
     """x, y: any shape. kind: one of FORMULAS. p, q: its numbers."""
-    return FORMULAS[kind](array_module(x), x.astype(wide(x.dtype)), p, q).y().astype(x.dtype)
+    return _formula(kind)(array_module(x), x.astype(wide(x.dtype)), p, q).y().astype(x.dtype)
 
 
 PIECE = 1 << 14  # elements: the arrays that a formula makes on its way, about six of 64 KB, stay in the L2 cache
@@ -131,9 +138,9 @@ PIECE = 1 << 14  # elements: the arrays that a formula makes on its way, about s
 
 @np.errstate(all="ignore")
 def _cpu(kind: str, x: Array, p: float = 0.0, q: float = 0.0) -> Array:
-    y = empty(x.shape, x.dtype, like=x)
+    formula, y = _formula(kind), empty(x.shape, x.dtype, like=x)
     for x_part, y_part in pieces(x, y, block=PIECE):
-        y_part[...] = FORMULAS[kind](fast_math, x_part, p, q).y()
+        y_part[...] = formula(fast_math, x_part, p, q).y()
     return y
 
 
@@ -142,6 +149,7 @@ def _cuda(kind: str, x: Array, p: float = 0.0, q: float = 0.0) -> Array:
 
 
 def _numbers(kind: str, p: float, q: float) -> tuple[np.generic, ...]:
+    _formula(kind)
     return np.int32(list(FORMULAS).index(kind)), np.float32(p), np.float32(q)
 
 
@@ -152,15 +160,15 @@ activation = Op("activation", reference=_reference, cpu=_cpu, cuda=_cuda)
 def _backward_reference(kind: str, dy: Array, x: Array, p: float = 0.0, q: float = 0.0) -> Array:
     """x: what forward took. Returns dx."""
     dtype, xp = wide(x.dtype), array_module(dy, x)
-    slope = FORMULAS[kind](xp, x.astype(dtype), p, q).slope()
+    slope = _formula(kind)(xp, x.astype(dtype), p, q).slope()
     return xp.where(slope == 0, 0, dy.astype(dtype) * slope).astype(x.dtype)
 
 
 @np.errstate(all="ignore")
 def _backward_cpu(kind: str, dy: Array, x: Array, p: float = 0.0, q: float = 0.0) -> Array:
-    dx = empty(x.shape, x.dtype, like=x)
+    formula, dx = _formula(kind), empty(x.shape, x.dtype, like=x)
     for dy_part, x_part, dx_part in pieces(dy, x, dx, block=PIECE):
-        slope = FORMULAS[kind](fast_math, x_part, p, q).slope()
+        slope = formula(fast_math, x_part, p, q).slope()
         keep_where(slope != 0, dy_part, dx_part)
         dx_part *= slope
     return dx

@@ -27,8 +27,14 @@ from gpulayers.ops.sigmoid import logistic, one_plus_exp, silu_piece
 GATES = ("sigmoid", "silu", "gelu", "gelu_tanh")  # in the order of `Gate` in kernels/glu.cu
 
 
+def _check(gate: str) -> None:
+    if gate not in GATES:
+        raise ValueError(f"glu: gate must be one of {', '.join(GATES)}, got {gate!r}")
+
+
 def _gate(gate: str, b: Array) -> tuple[Array, Array]:
     """g(b) and g'(b)."""
+    _check(gate)
     if gate == "gelu":
         return value_and_derivative(b, None, "none")
     if gate == "gelu_tanh":
@@ -39,6 +45,7 @@ def _gate(gate: str, b: Array) -> tuple[Array, Array]:
 
 def _gate_piece(gate: str, b: np.ndarray, g: np.ndarray, slope: np.ndarray | None, work: list[np.ndarray]) -> None:
     """The same of a piece on the CPU, into g, and into `slope` unless it is None."""
+    _check(gate)
     if gate == "gelu":
         exact_piece(b, g, slope, work)
     elif gate == "gelu_tanh":
@@ -102,6 +109,7 @@ def _cuda(x: Array, gate: str) -> Array:
 
 def _launch(function: str, gate: str, y: Array, *arrays: Array) -> None:
     """A thread for each 16 bytes of an array like y."""
+    _check(gate)
     threads = -(-y.size * y.dtype.itemsize // 16)
     args = (*map(contiguous, arrays), np.int32(GATES.index(gate)), np.int32(y.shape[1]), np.int64(y.size))
     launch("glu", function, (-(-threads // MAP_THREADS),), (MAP_THREADS,), args, storage=y.dtype)

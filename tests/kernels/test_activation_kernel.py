@@ -117,3 +117,13 @@ def test_views_and_refusals(device, rng):
         activation_backward("mish", there[0], there)
     with pytest.raises(TypeError, match="activation_backward takes arrays of one dtype, got float16 and float32"):
         activation_backward("mish", there.astype(np.float16), there)
+
+
+@on_devices
+def test_a_kind_that_is_none(device):
+    there = gl.to_device(np.ones(3, np.float32), device)
+    for x in (there, np.ones(3, np.float32), np.ones(3)):
+        with pytest.raises(ValueError, match=r"activation: kind must be one of threshold, .*, mish, got 'swish'"):
+            activation("swish", x)
+        with pytest.raises(ValueError, match=r"activation: kind must be one of threshold, .*, mish, got 'swish'"):
+            activation_backward("swish", x, x)

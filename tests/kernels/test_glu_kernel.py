@@ -92,3 +92,13 @@ def test_h11_beyond_32_bits(monkeypatch, rng):
     dx = glu_backward(y, x, "sigmoid")
     exact = glu_backward.reference(y[-1:].get().astype(np.float64), row[None].astype(np.float64), "sigmoid")[0]
     assert dx[-1, -2000:].get() == pytest.approx(exact[-2000:], rel=1e-3, abs=1e-3)
+
+
+@on_devices
+def test_a_gate_that_is_none(device):
+    there = gl.to_device(np.ones((1, 2), np.float32), device)
+    for x in (there, np.ones((1, 2), np.float32), np.ones((1, 2))):
+        with pytest.raises(ValueError, match="glu: gate must be one of sigmoid, silu, gelu, gelu_tanh, got 'relu'"):
+            glu(x, "relu")
+        with pytest.raises(ValueError, match="glu: gate must be one of sigmoid, silu, gelu, gelu_tanh, got 'relu'"):
+            glu_backward(x[:, :1].copy(), x, "relu")

@@ -181,6 +181,10 @@ def test_wrong_arguments_are_one_sentence():
     for make, wrong in ((CELU, "CELU: alpha must not be 0, got 0"), (Softplus, "Softplus: beta must not be 0, got 0")):
         with pytest.raises(ValueError, match=wrong):
             make(0)
+    with pytest.raises(ValueError, match=r"Softplus: threshold must be in -3.4e\+38..3.4e\+38, got 1e\+300"):
+        Softplus(threshold=1e300)
+    with pytest.raises(ValueError, match="CELU: alpha must not be 0, got 1e-40"):  # to a GPU it is
+        CELU(1e-40)
     for make, name in ((CELU, "alpha"), (ELU, "alpha"), (Softplus, "beta"), (Hardtanh, "min_val")):
         with pytest.raises(ValueError, match=f"{make.__name__}: {name} must be finite, got nan"):
             make(np.nan)
