@@ -46,7 +46,8 @@ def add_options(parser: argparse._ActionsContainer, table: Any, prefix: str) -> 
             options["metavar"] = metavar(field)
         if kind(field) is tuple:
             options |= {"nargs": "+", "action": "extend"}
-        parser.add_argument(flag(field), **options)
+        names = [flag(field), field.metadata["alias"]]
+        parser.add_argument(*filter(None, names), **options)
 
 
 def help_text(field: Field, default: Any) -> str:

@@ -142,13 +142,18 @@ def recording(trainer: Trainer, file: str | None) -> Iterator[None]:
 
 
 def config_from(namespace: argparse.Namespace) -> Config:
-    """The defaults (or those of --tiny, also on the emulated device), then the file, then the command line."""
+    """The defaults (or those of --tiny, also on the emulated device, or of the folder of --from), then the file, then
+    the command line."""
     config = DEFAULTS[task_of(namespace)]
     changes = {title: given(namespace, title, getattr(config, title)) for title in TABLES}
     content = {} if namespace.config is None else read_toml(namespace.config)
     backend = changes["training"].get("backend", config.updated(content, str(namespace.config)).training.backend)
     if namespace.tiny or backend == "emulated":
         config = TASKS[config.task].tiny(config)
+    asked = config.updated(content, str(namespace.config))
+    folder = changes["training"].get("start_from", getattr(asked.training, "start_from", None))
+    if folder is not None:
+        config = TASKS[config.task].beginning_from(config, folder)
     config = config.updated(content, str(namespace.config))
     tables = {title: dataclasses.replace(getattr(config, title), **values) for title, values in changes.items()}
     return dataclasses.replace(config, **tables)

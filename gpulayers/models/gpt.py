@@ -58,8 +58,8 @@ class GPTConfig:
     dropout: after the embedding, on the attention weights and at the end of both sub-layers; the former two have their
     own where embedding_dropout and attention_dropout are given.
     bias: in linear layers and norms. rotary: rotary positions in the attention instead of the learned table.
-    tied: the head is the token table; otherwise a matrix of its own. hidden: width of the feed-forward, None for 4 dim.
-    activation: as in `FeedForward`. norm_eps: of the norms.
+    tied: the head is the token table; otherwise a matrix of its own. hidden, activation: of the feed-forward, as
+    `FeedForward` has them. norm_eps: of the norms.
     scale_attention: scores are divided by sqrt(dim / heads); scale_by_layer: and by the number of their block, from 1.
     """
 

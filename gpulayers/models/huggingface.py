@@ -71,8 +71,8 @@ MASKS = re.compile(r"h\.\d+\.attn\.(masked_)?bias")
 
 
 def is_folder(path: StrPath) -> bool:
-    """Whether `path` is a folder in this layout, to judge by its config.json."""
-    return (Path(path) / CONFIG).is_file()
+    """Whether `path` is a folder that is meant to have this layout: it holds one of its files at least."""
+    return any((Path(path) / name).is_file() for name in (CONFIG, WEIGHTS, INDEX, "pytorch_model.bin"))
 
 
 # ------------------------------------------------------------------------------------------------ config.json
@@ -139,14 +139,18 @@ def read_json(path: Path) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------ weights
 
 
-def load_gpt2(folder: StrPath, dtype: str = "float32") -> GPT:
+def load_gpt2(folder: StrPath, dtype: str = "float32", config: GPTConfig | None = None) -> GPT:
     """The model in `folder`, its weights converted to `dtype`.
+
+    config: the folder's, with a smaller context or other dropouts if need be; then only the first positions are taken.
 
     Raises FileError, one sentence: for a folder without config.json or weights, a file that is cut short, a value of
     config.json that cannot be used, and for tensors that are missing, unknown or of another shape, with both shapes.
     """
-    config = read_config(folder)
-    tensors = read_weights(Path(folder), config)
+    own = read_config(folder)
+    config = own if config is None else fitting(folder, own, config)
+    tensors = read_weights(Path(folder), own)
+    tensors["wpe.weight"] = tensors["wpe.weight"][: config.context]
     try:
         model = GPT(config, np.random.Generator(np.random.SFC64(0)), dtype)  # the fastest to draw what is overwritten
     except (ValueError, MemoryError) as error:
@@ -155,6 +159,19 @@ def load_gpt2(folder: StrPath, dtype: str = "float32") -> GPT:
         array = tensors.pop(theirs(name))
         parameter.assign(array.T if name == "head.weight" else array)
     return model
+
+
+def fitting(folder: StrPath, own: GPTConfig, config: GPTConfig) -> GPTConfig:
+    """`config`, if a model of it can have the weights of `own`, which is the folder's. Raises FileError."""
+    free = {"context", "dropout", "embedding_dropout", "attention_dropout"}
+    implied = {"kv_heads": own.heads, "hidden": 4 * own.dim}  # where None is said
+    for name, value in vars(own).items():
+        wanted = getattr(config, name)
+        if name not in free and (value or implied.get(name)) != (wanted or implied.get(name)):
+            raise FileError(f"{folder} has {name} = {value}, not {wanted}: only context and dropouts can be chosen")
+    if config.context > own.context:
+        raise FileError(f"{folder} has a context of {own.context}: its table of positions has no {config.context} rows")
+    return config
 
 
 def read_weights(folder: Path, config: GPTConfig) -> dict[str, np.ndarray]:
@@ -324,6 +341,6 @@ def read_tokenizer(folder: StrPath, config: GPTConfig) -> SubwordTokenizer:
     if not 0 <= config.vocab - tokenizer.vocab_size < ROUND:
         raise FileError(
             f"{folder} holds a tokenizer of another vocabulary: it has {tokenizer.vocab_size} tokens, the model "
-            f"{config.vocab} by its config.json"
+            f"{config.vocab}"
         )
     return tokenizer.filled_up(config.vocab)

@@ -50,13 +50,14 @@ def option(
     below: float | None = None,
     choices: tuple[str, ...] = (),
     flag: str | None = None,
+    alias: str | None = None,
     metavar: str | None = None,
     default_text: str | None = None,
 ) -> Any:
     """A dataclass field with its help text and the range that its values must lie in.
 
-    flag: its name on the command line, by default the field's. default_text: what --help says where the default is
-    None or empty.
+    flag: its name on the command line, by default the field's; alias: another one. default_text: what --help says where
+    the default is None or empty.
     """
     bounds = {"at least": at_least, "above": above, "at most": at_most, "below": below}
     metadata = {
@@ -64,6 +65,7 @@ def option(
         "bounds": {words: bound for words, bound in bounds.items() if bound is not None},
         "choices": choices,
         "flag": flag,
+        "alias": alias,
         "metavar": metavar,
         "default_text": default_text,
     }

@@ -12,6 +12,7 @@ import numpy as np
 
 from gpulayers.backend import to_numpy, use
 from gpulayers.data import DataError
+from gpulayers.models.huggingface import is_folder
 from gpulayers.optim import LossScale, Optimizer, make_optimizer, make_schedule
 from gpulayers.parallel import ALONE, Communicator, together
 from gpulayers.parameter import NoRoom, room_for
@@ -23,6 +24,7 @@ from gpulayers.training.follower import Follower
 from gpulayers.training.loop import Trainer
 from gpulayers.training.options import ConfigError
 from gpulayers.training.tasks import DEFAULTS, TASKS, Saved, Task
+from gpulayers.training.tasks.gpt import GPTTask
 
 CONFIG = "config.toml"
 
@@ -111,13 +113,13 @@ def _followed(trainer: Trainer | None, communicator: Communicator) -> Trainer:
     about = ""
     if trainer is not None:
         stands = {"step": trainer.step, "best": trainer.best, "skipped": trainer.skipped}
-        about = json.dumps([str(trainer.folder), trainer.config.to_dict(), stands])
-    folder, values, stands = json.loads(communicator.broadcast_text(about))
+        about = json.dumps([str(trainer.folder), trainer.config.to_dict(), stands, trainer.task.metadata()])
+    folder, values, stands, metadata = json.loads(communicator.broadcast_text(about))
     config = DEFAULTS[values["task"]].updated(values, folder)
     own_device(config.training.backend, communicator)
     with together(communicator):
         if trainer is None:
-            task = TASKS[config.task](config)
+            task = TASKS[config.task].resumed(config, metadata)
             trainer = Follower(Path(folder), config, task, optimizer_for(task), communicator=communicator, **stands)
             trainer.saved_at = trainer.step
         trainer.ranks.check_parts(config.training)
@@ -173,7 +175,7 @@ def _trainer_at(
     use(config.training.backend)
     try:
         with room_for(parameters(tensors).values()):
-            task = TASKS[config.task](config)
+            task = TASKS[config.task].resumed(config, metadata)
     except NoRoom as error:
         raise FileError(f"{path} is a checkpoint of another model: {error}") from error
     if task.digest != metadata["data_digest"]:
@@ -272,7 +274,7 @@ def config_of(path: Path, metadata: dict[str, Any]) -> Config:
 def open_saved(
     run: StrPath, checkpoint: str | None = None, backend: str = "numpy", warn: Callable[[str], Any] = print
 ) -> Saved:
-    """The model of a run folder or a checkpoint file.
+    """The model of a run folder, a checkpoint file, or a folder of a GPT-2 of transformers.
 
     checkpoint: of a folder, "best" (by validation loss, the default; the last where none was measured), "last", or a
     file in it or anywhere. warn: is told of broken checkpoints that are passed over.
@@ -280,6 +282,10 @@ def open_saved(
     Raises FileError or ConfigError, one sentence; GPUUnavailable.
     """
     use(backend)
+    if is_folder(run):
+        if checkpoint is not None:
+            raise ConfigError(f"{run} is a folder of transformers: it has no checkpoints to choose from")
+        return GPTTask.pretrained(Path(run), backend)
     path = checkpoint_path(Path(run), checkpoint, warn)
     tensors, metadata = load_checkpoint(path, "model.")
     check_metadata(path, metadata)

@@ -3,6 +3,7 @@
 tests/vectors/gpt2 and gpt2.npz were made by transformers: tests/make_gpt2_folder.py.
 """
 
+import dataclasses
 import json
 import shutil
 import struct
@@ -15,7 +16,7 @@ from outside import DTYPES, close, load, part
 
 from gpulayers.data import DataError, SubwordTokenizer
 from gpulayers.models.gpt import GPT, GPTConfig
-from gpulayers.models.huggingface import is_folder, read_config, read_tokenizer, shapes, theirs
+from gpulayers.models.huggingface import is_folder, load_gpt2, read_config, read_tokenizer, shapes, theirs
 from gpulayers.ops.cross_entropy import cross_entropy
 from gpulayers.optim import AdamW
 from gpulayers.storage import FileError, load_tensors, save_tensors
@@ -153,6 +154,31 @@ def test_shards(folder):
 def test_a_config_that_leaves_everything_out_is_gpt2(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "gpt2", "n_ctx": 1024, "anything": []}', "utf-8")
     assert read_config(tmp_path) == GPTConfig(50257, 1024, 12, 12, 768, dropout=0.1)
+
+
+def test_a_smaller_context_takes_the_first_positions(folder):
+    model = load_gpt2(folder, config=dataclasses.replace(read_config(folder), context=8, dropout=0.0))
+    assert model.wpe is not None
+    np.testing.assert_array_equal(model.wpe.weight.data, GPT.load(folder).wpe.weight.data[:8])
+    np.testing.assert_array_equal(model(ids()[:, :8]), GPT.load(folder)(ids()[:, :8]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"context": 17}, r"gpt2 has a context of 16: its table of positions has no 17 rows"),
+        ({"dim": 32}, r"gpt2 has dim = 16, not 32: only context and dropouts can be chosen"),
+        ({"vocab": 256}, r"gpt2 has vocab = 300, not 256"),
+        ({"tied": False}, r"gpt2 has tied = True, not False"),
+        ({"hidden": 65}, r"gpt2 has hidden = None, not 65"),
+        ({"kv_heads": 1}, r"gpt2 has kv_heads = None, not 1"),
+    ],
+)
+def test_a_model_that_the_weights_do_not_fit(changes, sentence, folder):
+    own = read_config(folder)
+    load_gpt2(folder, config=dataclasses.replace(own, hidden=64, kv_heads=2))  # the same, said outright
+    with pytest.raises(FileError, match=sentence):
+        load_gpt2(folder, config=dataclasses.replace(own, **changes))
 
 
 def test_the_three_dropouts(folder):
@@ -323,7 +349,8 @@ def test_a_folder_without_a_config_or_with_no_json(content, sentence, folder):
         (folder / "config.json").write_bytes(content)
     with pytest.raises(FileError, match=sentence):
         GPT.load(folder)
-    assert is_folder(folder) == (content is not None)
+    assert is_folder(folder)
+    assert not is_folder(folder.parent)
 
 
 def transposed(tensors):
@@ -426,7 +453,7 @@ def test_a_tokenizer_of_another_vocabulary(folder):
     for vocab, size in ((384, 384), (400, 400)):  # tables are filled up to round numbers of rows
         assert read_tokenizer(folder, GPTConfig(vocab)).vocab_size == size
     for vocab in (299, 428):
-        with pytest.raises(FileError, match=f"another vocabulary: it has 300 tokens, the model {vocab} by its config"):
+        with pytest.raises(FileError, match=f"another vocabulary: it has 300 tokens, the model {vocab}"):
             read_tokenizer(folder, GPTConfig(vocab))
     for name in ("tokenizer.json", "merges.txt"):
         (folder / name).unlink()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpulayers.backend import Array, array_module, to_device
-from gpulayers.data import IGNORE, Batches, DataError, encode_split, load_corpus, make_tokenizer, tokenizer_from_json
+from gpulayers.data import IGNORE, Batches, DataError, Tokenizer
 from gpulayers.data.batches import Pair, validation_windows
 from gpulayers.models.feedforward import ACTIVATIONS, AROUND, INITS, FeedForwardConfig, FeedForwardNet
 from gpulayers.ops.cross_entropy import cross_entropy_inplace
@@ -15,8 +15,15 @@ from gpulayers.sampling import Sampling
 from gpulayers.training.config import Config, OptimizerOptions
 from gpulayers.training.generate import pieces, stream, write
 from gpulayers.training.options import ConfigError, Options, option
-from gpulayers.training.tasks.gpt import TOKENIZERS, TextOptions, TextTraining, first_tokens, tokenizer_of
 from gpulayers.training.tasks.task import Figures, Part, Saved, Task, Writing
+from gpulayers.training.tasks.texts import (
+    TextOptions,
+    TextTraining,
+    first_tokens,
+    read_texts,
+    stored_tokenizer,
+    tokenizer_of,
+)
 
 ABOUT = """\
 Train the feed-forward network by hand (Bengio et al. 2003): the next byte from the few before it. Without options: on
@@ -50,26 +57,29 @@ class FeedForwardTask(Task):
     )
     model: FeedForwardNet
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, tokenizer: Tokenizer | None = None) -> None:
+        """tokenizer: that of a run that goes on."""
         super().__init__(config)
         check_parts(config)
-        corpus = load_corpus(config.data.files or None)
-        self.digest = corpus.digest
-        self.tokenizer = make_tokenizer(TOKENIZERS[config.data.tokens], corpus)
-        train, validation = encode_split(corpus, self.tokenizer)
+        text = read_texts(config.data, tokenizer)
+        self.digest, self.tokenizer = text.digest, text.tokenizer
         context, training = config.model.context, config.training
-        self.batches = Batches(train, context, training.batch, training.seed, corpus.names)
-        self.held_out = list(last_targets(validation, config))
+        self.batches = Batches(text.train, context, training.batch, training.seed, text.names)
+        self.held_out = list(last_targets(text.validation, config))
         if not self.held_out:
             raise DataError(
-                f"{corpus.name} is too short: its validation part, the last tenth, has no {context + 1} tokens in a row"
+                f"{text.name} is too short: its validation part, the last tenth, has no {context + 1} tokens in a row"
             )
         self.model = make_net(config, self.tokenizer.vocab_size)
         self.grain = config.model.width
         self.description = (
-            f"{corpus.name}: {sum(map(len, train)):,} {config.data.tokens} to train on, "
+            f"{text.name}: {sum(map(len, text.train)):,} {config.data.unit} to train on, "
             f"{sum(len(targets) for _, targets in self.held_out):,} to measure on"
         )
+
+    @classmethod
+    def resumed(cls, config: Config, metadata: dict[str, Any]) -> "FeedForwardTask":
+        return cls(config, stored_tokenizer(metadata))
 
     def parts(self, k: int) -> Iterator[Part]:
         """ids (B, context) and targets (B,)."""
@@ -102,7 +112,7 @@ class FeedForwardTask(Task):
 
     @classmethod
     def rebuild(cls, config: Config, metadata: dict[str, Any]) -> FeedForwardNet:
-        return make_net(config, tokenizer_from_json(metadata["tokenizer"]).vocab_size)
+        return make_net(config, stored_tokenizer(metadata).vocab_size)
 
     @classmethod
     def generate(cls, saved: Saved, writing: Writing, sampling: Sampling) -> Iterator[str]:

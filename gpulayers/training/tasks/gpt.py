@@ -3,33 +3,38 @@
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 
 from gpulayers.backend import device_of, to_device
-from gpulayers.data import (
-    Batches,
-    DataError,
-    Tokenizer,
-    encode_split,
-    load_corpus,
-    make_tokenizer,
-    tokenizer_from_json,
-    validation_windows,
-)
+from gpulayers.data import Batches, DataError, Tokenizer
 from gpulayers.decoding import beam_search
 from gpulayers.layers.feedforward import ACTIVATIONS
 from gpulayers.models.continuation import Continuation
 from gpulayers.models.gpt import GPT, GPTConfig
+from gpulayers.models.huggingface import load_gpt2, read_config, read_tokenizer
 from gpulayers.sampling import Sampling
-from gpulayers.training.config import Config, TrainingOptions
+from gpulayers.training.config import Config
 from gpulayers.training.evaluate import Measurement, evaluate
 from gpulayers.training.generate import pieces, stream, until, write
-from gpulayers.training.options import ConfigError, Options, option
+from gpulayers.training.options import ConfigError, Options, fields, option
 from gpulayers.training.tasks.task import Figures, Part, Saved, Task, Writing
+from gpulayers.training.tasks.texts import (
+    TOKENIZERS,
+    TextOptions,
+    TextTraining,
+    first_tokens,
+    read_texts,
+    stored_tokenizer,
+    tokenizer_of,
+    validation_batches,
+    validation_part,
+    whole_files,
+)
 
-TOKENIZERS = {"bytes": "byte", "characters": "char"}
+FINE_TUNING = 5e-5  # learning rate for weights that are good already
 
 ABOUT = """\
 Train a GPT on text. Without options: on Python's documentation, on the CPU, about two minutes on two cores."""
@@ -72,53 +77,53 @@ class GPTOptions(Options):
         if self.rotary and self.dim // self.heads % 2:
             size = self.dim // self.heads
             raise ConfigError(f"rotary needs an even head size, got dim / heads = {size}; or turn rotary off")
-        return replace(self, kv_heads=self.kv_heads or self.heads, hidden=self.hidden or 4 * self.dim)
+        return replace(self, kv_heads=self.kv_heads or self.heads)
 
 
 @dataclass(frozen=True)
-class TextOptions(Options):
-    """What is read."""
+class GPTTraining(TextTraining):
+    """How long, how much at a time, and where; what to start from."""
 
-    files: tuple[str, ...] = option(
-        (), "UTF-8 text files", flag="--data", metavar="FILE", default_text="Python's documentation"
+    start_from: str | None = option(
+        None,
+        "folder of a GPT-2 of transformers to start from: its sizes, weights and tokenizer, at a rate of 5e-5",
+        flag="--from",
+        metavar="FOLDER",
+        default_text="random weights",
     )
-    tokens: str = option("bytes", "what a token is", choices=("bytes", "characters"))
 
-    def complete(self) -> "TextOptions":
-        return replace(self, files=tuple(os.path.abspath(file) for file in self.files))
-
-
-@dataclass(frozen=True)
-class TextTraining(TrainingOptions):
-    """How long, how much at a time, and where; how much to measure and to write."""
-
-    eval_tokens: int = option(65536, "validation tokens that are measured, at most", at_least=1)
-    sample_tokens: int = option(200, "tokens of a sample", at_least=1)
+    def complete(self) -> Self:
+        folder = None if self.start_from is None else os.path.abspath(self.start_from)
+        return replace(super().complete(), start_from=folder)
 
 
 class GPTTask(Task):
     """Next-token prediction on text. tokenizer; validation: tokens of each file's last tenth."""
 
     about = ABOUT
-    default = Config("gpt", GPTOptions(), TextOptions(), training=TextTraining())
+    default = Config("gpt", GPTOptions(), TextOptions(), training=GPTTraining())
     model: GPT
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, tokenizer: Tokenizer | None = None) -> None:
+        """tokenizer: that of a run that goes on; its weights come from the checkpoint."""
         super().__init__(config)
-        corpus = load_corpus(config.data.files or None)
-        self.digest = corpus.digest
-        self.tokenizer = make_tokenizer(TOKENIZERS[config.data.tokens], corpus)
-        train, self.validation = encode_split(corpus, self.tokenizer)
-        training = config.training
-        self.batches = Batches(train, config.model.context, training.batch, training.seed, corpus.names)
+        training, fresh = config.training, tokenizer is None
+        text = read_texts(config.data, pretrained_tokenizer(config) if fresh else tokenizer)
+        self.digest, self.tokenizer, self.validation = text.digest, text.tokenizer, text.validation
+        self.batches = Batches(text.train, config.model.context, training.batch, training.seed, text.names)
         if sum(len(part) - 1 for part in self.validation) < 1:
-            raise DataError(f"{corpus.name} is too short: its validation part, the last tenth, is empty")
-        self.model = make_gpt(config, self.tokenizer.vocab_size)
+            raise DataError(f"{text.name} is too short: its validation part, the last tenth, is empty")
+        start_from = training.start_from if fresh else None
+        self.model = make_gpt(config, self.tokenizer.vocab_size, start_from)
         self.grain = config.model.context * config.model.dim
         self.description = (
-            f"{corpus.name}: {sum(map(len, train)):,} {config.data.tokens} to train on, "
+            f"{text.name}: {sum(map(len, text.train)):,} {config.data.unit} to train on, "
             f"{sum(len(part) - 1 for part in self.validation):,} to measure on"
         )
+
+    @classmethod
+    def resumed(cls, config: Config, metadata: dict[str, Any]) -> "GPTTask":
+        return cls(config, stored_tokenizer(metadata))
 
     def parts(self, k: int) -> Iterator[Part]:
         """ids (B, T) and targets (B, T): the ids one position further on."""
@@ -147,7 +152,14 @@ class GPTTask(Task):
 
     @classmethod
     def rebuild(cls, config: Config, metadata: dict[str, Any]) -> GPT:
-        return make_gpt(config, tokenizer_from_json(metadata["tokenizer"]).vocab_size)
+        return make_gpt(config, stored_tokenizer(metadata).vocab_size)
+
+    @classmethod
+    def pretrained(cls, folder: Path, backend: str) -> Saved:
+        """The model in a folder of transformers, as a checkpoint of step 0. Raises FileError, DataError."""
+        config = cls.beginning_from(cls.default, os.fspath(folder)).with_training(backend=backend)
+        tokenizer, model = read_tokenizer(folder, read_config(folder)), GPT.load(folder).to(backend)
+        return Saved(folder, 0, config, model, {"tokenizer": tokenizer.to_json(), "data_digest": ""})
 
     @classmethod
     def evaluate(cls, saved: Saved, files: tuple[str, ...]) -> dict[str, str]:
@@ -179,6 +191,16 @@ class GPTTask(Task):
         return (piece for part in ([prompt], written, ["\n"]) for piece in part)
 
     @classmethod
+    def beginning_from(cls, config: Config, folder: str) -> Config:
+        sizes = vars(read_config(folder))
+        return replace(
+            config,
+            model=GPTOptions(**{name: sizes[name] for name in fields(GPTOptions)}),
+            data=replace(config.data, tokens=folder),
+            optimizer=replace(config.optimizer, lr=FINE_TUNING),
+        )
+
+    @classmethod
     def tiny(cls, config: Config) -> Config:
         model = replace(config.model, layers=1, heads=2, dim=32, context=16)
         return replace(super().tiny(config), model=model).with_training(eval_tokens=64, sample_tokens=8)
@@ -208,40 +230,18 @@ def searched(
     return until(pieces(tokenizer, best.tolist()), writing.stop)
 
 
-def make_gpt(config: Config, vocab: int) -> GPT:
-    """The network of the run, at its initial values, on its device."""
+def make_gpt(config: Config, vocab: int, start_from: str | None = None) -> GPT:
+    """The network of the run on its device, at its initial values, or with those of a folder of transformers."""
     options: dict[str, Any] = vars(config.model)
-    model = GPT(GPTConfig(vocab=vocab, **options), seed=config.training.seed, dtype=config.training.dtype)
-    return model.to(config.training.backend)
+    sizes, training = GPTConfig(vocab=vocab, **options), config.training
+    if start_from is None:
+        model = GPT(sizes, seed=training.seed, dtype=training.dtype)
+    else:
+        model = load_gpt2(start_from, training.dtype, sizes)
+    return model.to(training.backend)
 
 
-def tokenizer_of(saved: Saved) -> Tokenizer:
-    return tokenizer_from_json(saved.metadata["tokenizer"])
-
-
-def whole_files(saved: Saved, tokenizer: Tokenizer, files: tuple[str, ...]) -> tuple[str, Any]:
-    corpus = load_corpus(files)
-    tokens = [tokenizer.encode(text) for text in corpus.texts]
-    return corpus.name, validation_windows(tokens, saved.config.model.context, saved.config.training.batch)
-
-
-def validation_part(saved: Saved, tokenizer: Tokenizer) -> tuple[str, Any]:
-    """What training measured. Raises DataError if the files have changed since."""
-    corpus = load_corpus(saved.config.data.files or None)
-    if corpus.digest != saved.metadata["data_digest"]:
-        raise DataError(f"{corpus.name} is not what the model was trained on: its digest differs; name files by --data")
-    return f"validation part of {corpus.name}", validation_batches(encode_split(corpus, tokenizer)[1], saved.config)
-
-
-def validation_batches(tokens: list[np.ndarray], config: Config) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """At most `eval_tokens` of the validation tokens, in windows that are spread evenly."""
-    limit = -(-config.training.eval_tokens // config.model.context)
-    return validation_windows(tokens, config.model.context, config.training.batch, limit)
-
-
-def first_tokens(tokenizer: Tokenizer) -> np.ndarray:
-    """What a sample goes on from: a new line, or the first token where the vocabulary has none."""
-    try:
-        return tokenizer.encode("\n")
-    except DataError:
-        return np.zeros(1, np.int64)
+def pretrained_tokenizer(config: Config) -> Tokenizer | None:
+    """The tokenizer that the run names by its path, fitted to the model that it starts from; None for others."""
+    start_from, path = config.training.start_from, config.data.tokens
+    return None if start_from is None or path in TOKENIZERS else read_tokenizer(path, read_config(start_from))

@@ -15,7 +15,7 @@ Logits are a contiguous array of the model's own that `saved` does not hold: the
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from gpulayers.backend import Array
 from gpulayers.data import DataError
@@ -105,6 +105,11 @@ class Task:
     def __init__(self, config: Config) -> None:
         self.config, self.loss_options = config, {}
 
+    @classmethod
+    def resumed(cls, config: Config, metadata: dict[str, Any]) -> Self:
+        """The task of a run that goes on; metadata: what `metadata` gave when it was saved."""
+        return cls(config)
+
     # ------------------------------------------------------------------------------------------------ training
 
     def parts(self, k: int) -> Iterator[Part]:
@@ -157,6 +162,11 @@ class Task:
         raise ConfigError(f"{saved.path} holds a model that does not write: gpulayers evaluate measures it")
 
     # ------------------------------------------------------------------------------------------------ settings
+
+    @classmethod
+    def beginning_from(cls, config: Config, folder: str) -> Config:
+        """What a run starts from that takes its weights from `folder`, for a task with an option --from."""
+        return config
 
     @classmethod
     def tiny(cls, config: Config) -> Config:
