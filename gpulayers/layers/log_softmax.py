@@ -1,7 +1,7 @@
 """LogSoftmax: the logarithm of softmax, exact where the probability underflows."""
 
 from gpulayers.backend import Array
-from gpulayers.layers.layer import Layer, check_integer
+from gpulayers.layers.layer import Layer, check_integer, gradient_of
 from gpulayers.layers.softmax import rows_along, rows_back
 from gpulayers.ops.softmax import log_softmax, log_softmax_backward
 from gpulayers.step import Train
@@ -20,9 +20,11 @@ class LogSoftmax(Layer):
         self.axis = axis
 
     def forward(self, x: Array, train: Train | None = None) -> tuple[Array, Array]:
-        y = log_softmax(rows_along(x, self.axis, "LogSoftmax"))
-        return rows_back(y, x.shape, self.axis), y
+        y = rows_back(log_softmax(rows_along(x, self.axis, "LogSoftmax")), x.shape, self.axis)
+        return y, y
 
     def backward(self, dy: Array, saved: Array) -> Array:
-        dx = log_softmax_backward(rows_along(dy, self.axis, "LogSoftmax"), saved)
-        return rows_back(dx, dy.shape, self.axis)
+        y = saved
+        gradient_of(dy, y.shape, "LogSoftmax")
+        dx = log_softmax_backward(*(rows_along(a, self.axis, "LogSoftmax") for a in (dy, y)))
+        return rows_back(dx, y.shape, self.axis)

@@ -1,7 +1,7 @@
 """Softmax: positive values that sum to 1 along an axis."""
 
 from gpulayers.backend import Array, array_module
-from gpulayers.layers.layer import Layer, check_integer, floating_input
+from gpulayers.layers.layer import Layer, check_integer, floating_input, gradient_of
 from gpulayers.ops.op import as_rows
 from gpulayers.ops.softmax import softmax, softmax_backward
 from gpulayers.step import Train
@@ -21,12 +21,14 @@ class Softmax(Layer):
         self.axis = axis
 
     def forward(self, x: Array, train: Train | None = None) -> tuple[Array, Array]:
-        y = softmax(rows_along(x, self.axis, "Softmax"))
-        return rows_back(y, x.shape, self.axis), y
+        y = rows_back(softmax(rows_along(x, self.axis, "Softmax")), x.shape, self.axis)
+        return y, y
 
     def backward(self, dy: Array, saved: Array) -> Array:
-        dx = softmax_backward(rows_along(dy, self.axis, "Softmax"), saved)
-        return rows_back(dx, dy.shape, self.axis)
+        y = saved
+        gradient_of(dy, y.shape, "Softmax")
+        dx = softmax_backward(*(rows_along(a, self.axis, "Softmax") for a in (dy, y)))
+        return rows_back(dx, y.shape, self.axis)
 
 
 def rows_along(x: Array, axis: int, who: str) -> Array:

@@ -1,7 +1,7 @@
 """Softmin: softmax of -x."""
 
 from gpulayers.backend import Array
-from gpulayers.layers.layer import Layer, check_integer
+from gpulayers.layers.layer import Layer, check_integer, gradient_of
 from gpulayers.layers.softmax import rows_along, rows_back
 from gpulayers.ops.softmax import softmin, softmin_backward
 from gpulayers.step import Train
@@ -20,9 +20,11 @@ class Softmin(Layer):
         self.axis = axis
 
     def forward(self, x: Array, train: Train | None = None) -> tuple[Array, Array]:
-        y = softmin(rows_along(x, self.axis, "Softmin"))
-        return rows_back(y, x.shape, self.axis), y
+        y = rows_back(softmin(rows_along(x, self.axis, "Softmin")), x.shape, self.axis)
+        return y, y
 
     def backward(self, dy: Array, saved: Array) -> Array:
-        dx = softmin_backward(rows_along(dy, self.axis, "Softmin"), saved)
-        return rows_back(dx, dy.shape, self.axis)
+        y = saved
+        gradient_of(dy, y.shape, "Softmin")
+        dx = softmin_backward(*(rows_along(a, self.axis, "Softmin") for a in (dy, y)))
+        return rows_back(dx, y.shape, self.axis)
