@@ -1,9 +1,9 @@
-"""The `gpulayers` command: train, generate, evaluate, profile, verify, doctor, lab, walk.
+"""The `gpulayers` command: train, generate, evaluate, profile, verify, doctor, lab, walk, report.
 
     gpulayers train [TASK] [options]       gpulayers generate RUN [options]        gpulayers evaluate RUN [options]
     gpulayers profile nsys|ncu|events -- train [options]
     gpulayers verify [OP...] [options]     gpulayers doctor [--json]              gpulayers lab [options]
-    gpulayers walk [MODEL] [options]
+    gpulayers walk [MODEL] [options]              gpulayers report RUN [RUN...] [options]
 
 Exit status: 0; 2 with one line on stderr for whatever the user can put right; 1 where training or a profiler cannot go
 on, verify found a fault, or doctor something to mend; 3 where the profiler is not installed; 130 and 143 after Ctrl-C
@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 
 import gpulayers
-from gpulayers.cli import doctor, evaluate, generate, lab, profile, train, verify, walk
+from gpulayers.cli import doctor, evaluate, generate, lab, profile, report, train, verify, walk
 from gpulayers.cli.arguments import Parser, UsageError
 from gpulayers.cuda import GPUUnavailable
 from gpulayers.data import DataError
@@ -42,6 +42,7 @@ COMMANDS = {
     "doctor": doctor,
     "lab": lab,
     "walk": walk,
+    "report": report,
 }
 EXPECTED = (
     UsageError,

@@ -41,7 +41,12 @@ def plain_axes(axes: "Axes") -> None:
 
 
 def plot_attention(looks: "Sequence[Look]", path: StrPath, title: str = "") -> None:
-    """One panel for each look: the answer downwards, the source across; dark is much weight. Raises FileError."""
+    """Write `attention_figure`. Raises FileError."""
+    save_png(attention_figure(looks, title), path)
+
+
+def attention_figure(looks: "Sequence[Look]", title: str = "") -> "Figure":
+    """One panel for each look: the answer downwards, the source across; dark is much weight."""
     sizes = [0.6 + 0.2 * max(len(look.answer), 3) for look in looks]
     width = min(16.0, 1.6 + 0.2 * max([len(look.source) for look in looks] + [20]))
     figure = new_figure(width, sum(sizes) + 0.4)
@@ -57,7 +62,7 @@ def plot_attention(looks: "Sequence[Look]", path: StrPath, title: str = "") -> N
             axes.tick_params(axis="x", rotation=60)
     if title and len(panels):
         as_it_is(panels[0].set_title(title, loc="left", fontsize=10))
-    save_png(figure, path)
+    return figure
 
 
 def as_it_is(text: "Text") -> None:
