@@ -14,6 +14,7 @@ from gpulayers.training.pictures import as_it_is, new_figure, plain_axes, save_p
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 PANELS = {  # what -> (its title, whether its axis is logarithmic)
     "gradient": ("norm of the gradient", True),
@@ -28,6 +29,11 @@ def plot_health(health: StrPath | Sequence[Mapping[str, Any]], png_path: StrPath
     """Draw gradient, activation, dead units and update of each layer over the steps, the first layer in dark blue, the
     last in yellow. health: a health.jsonl or its records. What is not finite is left out. Raises FileError."""
     records = read_metrics(health) if isinstance(health, str | os.PathLike) else health
+    save_png(health_figure(records, title), png_path)
+
+
+def health_figure(records: Sequence[Mapping[str, Any]], title: str = "") -> "Figure":
+    """What `plot_health` writes."""
     table = [(record["step"], rows_of(record)) for record in records]
     names = list(dict.fromkeys(name for _, rows in table for name in rows))
     figure = new_figure(10, 6.5)
@@ -48,7 +54,7 @@ def plot_health(health: StrPath | Sequence[Mapping[str, Any]], png_path: StrPath
         figure.legend(handles[:MOST_NAMES], labels[:MOST_NAMES], loc="outside right upper", frameon=False, fontsize=7)
     if title:
         as_it_is(figure.suptitle(title, x=0.01, ha="left", fontsize=11))
-    save_png(figure, png_path)
+    return figure
 
 
 def _draw(axes: "Axes", table: Sequence[tuple[int, Mapping[str, Row]]], names: Sequence[str], what: str) -> None:
