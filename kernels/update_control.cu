@@ -32,16 +32,39 @@ __device__ double rectification(double beta2, double correction2, double t) {
     return sqrt((length - 4.0) * (length - 2.0) * longest / ((longest - 4.0) * (longest - 2.0) * length));
 }
 
-// control: (8,). counters: (2,) applied, skipped. outcome: (8,). loss_scale: (3,) or null. product: (1,), of the mu so far,
-// for NAdam, else null. totals, clipped_totals: (parts,),
+// A row of control: what a group has of its own. product: of its mu so far, or null.
+__device__ void group_control(
+    float* control, double beta1, double beta2, double momentum_decay, bool maximize, double* product, bool apply,
+    double scale, double limit, float rate, double t, int rectify
+) {
+    const double correction2 = 1.0 - pow(beta2, t);
+    double correction1 = 1.0 - pow(beta1, t), extra = rectify ? rectification(beta2, correction2, t) : 0.0;
+    if (product && apply) {
+        const double mu = momentum_at(beta1, momentum_decay, t), next = momentum_at(beta1, momentum_decay, t + 1.0);
+        product[0] *= mu;
+        correction1 = (1.0 - product[0]) / (1.0 - mu);
+        extra = next / (1.0 - product[0] * next);
+    }
+    control[0] = apply;
+    control[1] = apply ? (float)(maximize ? -scale : scale) : 0.0f;
+    control[2] = apply ? (float)limit : 0.0f;
+    control[3] = apply ? rate : 0.0f;
+    control[4] = apply ? (float)correction1 : 0.0f;
+    control[5] = apply ? (float)correction2 : 0.0f;
+    control[6] = apply ? (float)t : 0.0f;
+    control[7] = apply ? (float)extra : 0.0f;
+}
+
+// control: (1 + group_count, 8). groups: (group_count, 4), the numbers of all rows but the first, or null. counters: (2,) applied, skipped. outcome: (8,). loss_scale: (3,) or null. product: one
+// for each row, of the mu so far, for NAdam, else null. totals, clipped_totals: (parts,),
 // the second may be null. count: (1,). rates: (rate_count,). error: the note of report_error, or null. loss: (1,), the sum
 // of the losses, or null. A limit that is not set is infinite.
 extern "C" __global__ void update_control(
     float* control, long long* counters, double* outcome, float* loss_scale, double* product,
     const double* totals, const double* clipped_totals, const double* count, const float* rates, const long long* error,
-    const double* loss,
+    const double* loss, const double* groups,
     double clip_norm, double clip_value, double beta1, double beta2, double largest, long long growth_interval, float floor,
-    double momentum_decay, int rectify, int maximize, int parts, long long rate_count
+    double momentum_decay, int rectify, int maximize, int parts, long long rate_count, int group_count
 ) {
     if (blockIdx.x || threadIdx.x) return;
     double total = 0.0, clipped = 0.0;
@@ -58,23 +81,14 @@ extern "C" __global__ void update_control(
     const bool apply = finite && !spoilt && fmin(fmin(left, clip_norm), clip_value) <= largest;
     const double factor = left > clip_norm ? clip_norm / left : 1.0;
     const long long applied = counters[0];
-    const double t = (double)(applied + 1), correction2 = 1.0 - pow(beta2, t);
-    double correction1 = 1.0 - pow(beta1, t), extra = rectify ? rectification(beta2, correction2, t) : 0.0;
-    if (product && apply) {
-        const double mu = momentum_at(beta1, momentum_decay, t), next = momentum_at(beta1, momentum_decay, t + 1.0);
-        product[0] *= mu;
-        correction1 = (1.0 - product[0]) / (1.0 - mu);
-        extra = next / (1.0 - product[0] * next);
+    const float rate = rates[applied < rate_count ? applied : rate_count - 1];
+    for (int k = 0; k <= group_count; ++k) {
+        if (k) beta1 = groups[4 * k - 4], beta2 = groups[4 * k - 3], momentum_decay = groups[4 * k - 2];
+        group_control(
+            control + 8 * k, beta1, beta2, momentum_decay, k ? groups[4 * k - 1] != 0.0 : maximize != 0,
+            product ? product + k : nullptr, apply, factor / divisor, factor * clip_value, rate, (double)(applied + 1), rectify
+        );
     }
-
-    control[0] = apply;
-    control[1] = apply ? (float)(maximize ? -factor / divisor : factor / divisor) : 0.0f;
-    control[2] = apply ? (float)(factor * clip_value) : 0.0f;
-    control[3] = apply ? rates[applied < rate_count ? applied : rate_count - 1] : 0.0f;
-    control[4] = apply ? (float)correction1 : 0.0f;
-    control[5] = apply ? (float)correction2 : 0.0f;
-    control[6] = apply ? (float)t : 0.0f;
-    control[7] = apply ? (float)extra : 0.0f;
     counters[apply ? 0 : 1] += 1;
     if (loss_scale && !spoilt) adapt_loss_scale(loss_scale, apply, growth_interval, floor);
 

@@ -11,6 +11,41 @@ __device__ __forceinline__ Control load_control(const float* control) {
     return {control[0], control[1], control[2], control[3], control[4], control[5], control[6], control[7]};
 }
 
+// Settings of a stretch of parameters that do not change from step to step. a ... h: the rule's own numbers.
+struct Settings {
+    float lr_scale, weight_decay, l1;
+    bool decoupled;
+    float a, b, d, e, f, h;
+};
+
+// Where a thread is in flat memory: how many elements from its first one on share control and settings; 0 for none.
+struct Spot {
+    Control c;
+    Settings s;
+    int left;
+};
+
+constexpr int SETTINGS = 12;  // floats of a row; `Table` of ops/update.py
+
+// places: (count, 3), the first and the last element + 1 of each stretch, in order, and the row of its settings, whose
+// first number is the row of its control. So one launch takes a whole model, whatever its groups. A binary search over
+// what lies in the nearest cache: the loads of parameters and moments, from far away, are what a thread waits for.
+__device__ __forceinline__ Spot find_spot(
+    const long long* places, int count, const float* settings, const float* control, offset i
+) {
+    int low = 0;
+    for (int high = count; high - low > 1;) {
+        const int middle = (low + high) / 2;
+        if (places[3 * middle] <= i) low = middle;
+        else high = middle;
+    }
+    const offset start = places[3 * low], stop = places[3 * low + 1];
+    const float* row = settings + SETTINGS * places[3 * low + 2];
+    const Settings s{row[1], row[2], row[3], row[4] != 0.0f, row[5], row[6], row[7], row[8], row[9], row[10]};
+    const int left = i < start || i >= stop ? 0 : stop - i < PACK ? (int)(stop - i) : PACK;
+    return {load_control(control + 8 * (int)row[0]), s, left};
+}
+
 // clip(scale g, -limit, limit) + weight_decay p + l1 sign(p)
 __device__ __forceinline__ float gradient(float g, float p, const Control& c, float weight_decay, float l1) {
     g = fminf(fmaxf(g * c.scale, -c.limit), c.limit);

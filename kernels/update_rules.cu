@@ -114,10 +114,7 @@ __device__ __forceinline__ void run(const Stretch<G>& s, const Numbers& n, offse
 }
 
 template <typename G>
-__device__ __forceinline__ void update(Stretch<G> s, const Numbers& n, int rule, int clear, offset size) {
-    const offset i = ((offset)blockIdx.x * blockDim.x + threadIdx.x) * PACK;
-    if (i >= size) return;
-    const int left = size - i < PACK ? (int)(size - i) : PACK;
+__device__ __forceinline__ void update(Stretch<G> s, const Numbers& n, int rule, int clear, offset i, int left) {
     s.aligned = aligned16(s.p) && aligned16(s.m) && aligned16(s.v) && aligned16(s.w) && aligned16(s.g) && aligned16(s.copy);
     if (n.c.apply != 0.0f) {
         switch (rule) {
@@ -138,6 +135,33 @@ __device__ __forceinline__ void update(Stretch<G> s, const Numbers& n, int rule,
     if (clear) clear_gradient(s.g + i, left, s.aligned);  // of a skipped step too: what is not finite must not stay
 }
 
+template <typename G> __device__ __forceinline__ Numbers numbers(const Control& c, const Settings& s, const Stretch<G>& arrays) {
+    return {
+        c, s.a, s.b, s.d, s.e, s.f, s.h, c.rate * s.lr_scale, s.weight_decay, s.l1,
+        s.decoupled, arrays.m != nullptr, arrays.w != nullptr
+    };
+}
+
+template <typename G>
+__device__ __forceinline__ void stretch(
+    const Stretch<G>& arrays, const float* control, const Settings& s, int rule, int clear, offset size
+) {
+    const offset i = ((offset)blockIdx.x * blockDim.x + threadIdx.x) * PACK;
+    if (i >= size) return;
+    update(arrays, numbers(load_control(control), s, arrays), rule, clear, i, size - i < PACK ? (int)(size - i) : PACK);
+}
+
+template <typename G>
+__device__ __forceinline__ void model(
+    const Stretch<G>& arrays, const float* control, const float* settings, const long long* places, int count, int rule,
+    int clear, offset size
+) {
+    const offset i = ((offset)blockIdx.x * blockDim.x + threadIdx.x) * PACK;
+    if (i >= size) return;
+    const Spot at = find_spot(places, count, settings, control, i);
+    if (at.left) update(arrays, numbers(at.c, at.s, arrays), rule, clear, i, at.left);
+}
+
 // p, g: (size,), at any alignment. m, v, w: the rule's state, (size,) or null. copy: (size,) or null. control: see
 // update_control.cu. a ... h: the rule's numbers.
 extern "C" __global__ void update_rules(
@@ -145,9 +169,8 @@ extern "C" __global__ void update_rules(
     float a, float b, float d, float e, float f, float h, float lr_scale, float weight_decay, float l1, int decoupled,
     int rule, int clear, offset size
 ) {
-    const Control c = load_control(control);
-    const Numbers n{c, a, b, d, e, f, h, c.rate * lr_scale, weight_decay, l1, decoupled != 0, m != nullptr, w != nullptr};
-    update(Stretch<storage>{p, m, v, w, copy, g, false}, n, rule, clear, size);
+    const Settings s{lr_scale, weight_decay, l1, decoupled != 0, a, b, d, e, f, h};
+    stretch(Stretch<storage>{p, m, v, w, copy, g, false}, control, s, rule, clear, size);
 }
 
 // The same with a float gradient beside a copy in storage type.
@@ -156,7 +179,21 @@ extern "C" __global__ void update_rules_float_gradient(
     float a, float b, float d, float e, float f, float h, float lr_scale, float weight_decay, float l1, int decoupled,
     int rule, int clear, offset size
 ) {
-    const Control c = load_control(control);
-    const Numbers n{c, a, b, d, e, f, h, c.rate * lr_scale, weight_decay, l1, decoupled != 0, m != nullptr, w != nullptr};
-    update(Stretch<float>{p, m, v, w, copy, g, false}, n, rule, clear, size);
+    const Settings s{lr_scale, weight_decay, l1, decoupled != 0, a, b, d, e, f, h};
+    stretch(Stretch<float>{p, m, v, w, copy, g, false}, control, s, rule, clear, size);
+}
+
+// A whole model in one launch. control: (rows, 8). settings: (rows, 12), places: (count, 3), see find_spot.
+extern "C" __global__ void update_rules_model(
+    float* p, float* m, float* v, float* w, storage* copy, storage* g, const float* control, const float* settings,
+    const long long* places, int count, int rule, int clear, offset size
+) {
+    model(Stretch<storage>{p, m, v, w, copy, g, false}, control, settings, places, count, rule, clear, size);
+}
+
+extern "C" __global__ void update_rules_model_float_gradient(
+    float* p, float* m, float* v, float* w, storage* copy, float* g, const float* control, const float* settings,
+    const long long* places, int count, int rule, int clear, offset size
+) {
+    model(Stretch<float>{p, m, v, w, copy, g, false}, control, settings, places, count, rule, clear, size);
 }

@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 from outside import DTYPES, close, load, part
 from tolerances import assert_close
+from vectors.groups import GROUPS
 
+import gpulayers as gl
+from gpulayers.emulator.settings import record_launches
 from gpulayers.layers.layer import Layer
 from gpulayers.optim import (
     ASGD,
@@ -15,6 +18,7 @@ from gpulayers.optim import (
     Adam,
     Adamax,
     AdamW,
+    Group,
     NAdam,
     Plateau,
     RAdam,
@@ -34,6 +38,8 @@ OPTIMIZERS = {
     "sgd": lambda model: SGD(model, lr=0.1),
     "sgd momentum": lambda model: SGD(model, lr=0.1, momentum=0.9),
     "sgd nesterov": lambda model: SGD(model, lr=0.1, momentum=0.9, nesterov=True),
+    "sgd dampening": lambda model: SGD(model, lr=0.1, momentum=0.9, dampening=0.3, weight_decay=DECAY),
+    "adam decoupled": lambda model: Adam(model, lr=0.01, weight_decay=DECAY, decoupled_weight_decay=True),
     "sgd decay": lambda model: SGD(model, lr=0.1, weight_decay=DECAY),
     "sgd momentum decay": lambda model: SGD(model, lr=0.1, momentum=0.9, weight_decay=DECAY),
     "sgd nesterov decay": lambda model: SGD(model, lr=0.1, momentum=0.9, nesterov=True, weight_decay=DECAY),
@@ -117,11 +123,16 @@ class Model(Layer):
             parameter.grad[...] = load("optimizers")[f"gradients {name}"][step]
 
 
+def with_groups(name, model):
+    kind, options, own = GROUPS[name]
+    return getattr(gl, kind)(model, **options, groups=[Group(key, **settings) for key, settings in own.items()])
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", [*OPTIMIZERS, *GROUPS])
 def test_steps(name, dtype):
     model = Model(dtype)
-    optimizer = OPTIMIZERS[name](model)
+    optimizer = OPTIMIZERS[name](model) if name in OPTIMIZERS else with_groups(name, model)
     for step in range(STEPS):
         optimizer.zero_grad()
         model.set_gradients(step)
@@ -136,7 +147,28 @@ def test_steps(name, dtype):
 
 def test_every_optimizer_of_the_file_is_run():
     in_file = {key.partition("/")[0] for key in load("optimizers") if "/" in key}
-    assert {name for name in in_file if not name.startswith("clip")} == OPTIMIZERS.keys()
+    assert {name for name in in_file if not name.startswith("clip")} == OPTIMIZERS.keys() | GROUPS.keys()
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_groups_on_a_device(name):
+    """The whole model in one launch, whatever its groups; the bits of a CPU model are not asked for."""
+    model = Model("float32").to("emulated")
+    optimizer = with_groups(name, model)
+    for step in range(2):
+        for key, parameter in model.named_parameters():
+            gradient = load("optimizers")[f"gradients {key}"][step].astype(np.float32)
+            parameter.add_grad(gl.to_device(gradient, "emulated"))
+        with record_launches() as launches:
+            optimizer.step()
+        for key, parameter in model.named_parameters():
+            close(gl.to_numpy(parameter.data), load("optimizers")[f"{name}/{key}"][step], "float32")
+    kernels = [launch.kernel for launch in launches][2:]
+    model_kernel = {"groups sgd": "sgd_model", "groups sgd dampening": "sgd_model"} | dict.fromkeys(
+        ["groups adam", "groups adamw"], "adam_model"
+    )
+    if name != "groups adafactor":
+        assert kernels == ["update_control", model_kernel.get(name, "update_rules_model")]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

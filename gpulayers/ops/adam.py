@@ -64,6 +64,11 @@ def _reference(
     finish_reference(p, g, apply, copy, clear)
 
 
+def adam_scalars(beta1: float, beta2: float, eps: float) -> tuple[float, ...]:
+    """The rule's numbers as the kernel takes them: 1 - beta keeps its digits here."""
+    return beta1, 1 - beta1, beta2, 1 - beta2, eps
+
+
 BLOCK = 1 << 17  # elements; smaller blocks fit the cache better, but then the 12 calls a block cost more than they save
 
 
@@ -128,7 +133,7 @@ def _cuda(
     copy: Array = None,
     clear: bool = False,
 ) -> None:
-    rule = (np.float32(x) for x in (lr_scale, beta1, 1 - beta1, beta2, 1 - beta2, eps, weight_decay))
+    rule = (np.float32(x) for x in (lr_scale, *adam_scalars(beta1, beta2, eps), weight_decay))
     scalars = (*rule, np.int32(decoupled), np.float32(l1), np.int32(clear))
     launch_update("adam", (p, m, v), copy, g if clear else contiguous(g), control, scalars)
 

@@ -1,7 +1,7 @@
 """The update of stochastic gradient descent; see `update_control` for the numbers that change from step to step.
 
     g = clip(scale gradient) + weight_decay p + l1 sign(p)
-    m = momentum m + g
+    m = momentum m + (1 - dampening) g     the first one m = g
     p = p - rate m                         with momentum
     p = p - rate (g + momentum m)          Nesterov's
     p = p - rate g                         without
@@ -38,6 +38,7 @@ def _reference(
     l1: float,
     copy: Array = None,
     clear: bool = False,
+    dampening: float = 0.0,
 ) -> None:
     """Written: p, and m and copy unless they are None. Read: g, control. All but control are (n,).
 
@@ -49,7 +50,8 @@ def _reference(
     wide_p, apply = p.astype(control.dtype), c.apply > 0
     direction = gradient_reference(wide_p, g, c, weight_decay, l1)
     if m is not None:
-        new_m = momentum * m + direction
+        part = xp.where(c.t == 1, 1.0, 1 - dampening).astype(m.dtype)
+        new_m = momentum * m + part * direction
         direction = direction + momentum * new_m if nesterov else new_m
         m[...] = xp.where(apply, new_m, m)
     p[...] = xp.where(apply, wide_p - c.rate * lr_scale * direction, p)
@@ -68,11 +70,13 @@ def _cpu(
     l1: float,
     copy: Array = None,
     clear: bool = False,
+    dampening: float = 0.0,
 ) -> None:
     c = Control(*control.tolist())
     if not c.apply:
         return clear_skipped(g, clear)
     rate, mu = control.dtype.type(c.rate * lr_scale), control.dtype.type(momentum)
+    part = control.dtype.type(1.0 if c.t == 1 else 1 - dampening)
     work = empty((2, min(BLOCK, p.size)), control.dtype, like=p)
     for start in range(0, p.size, BLOCK):
         block = slice(start, min(start + BLOCK, p.size))
@@ -82,7 +86,7 @@ def _cpu(
         if m is not None:
             m_block = m[block]
             m_block *= mu
-            m_block += t
+            m_block += t if part == 1 else np.multiply(t, part, out=u)
             if nesterov:
                 np.multiply(m_block, mu, out=u)
                 t += u
@@ -103,8 +107,10 @@ def _cuda(
     l1: float,
     copy: Array = None,
     clear: bool = False,
+    dampening: float = 0.0,
 ) -> None:
-    scalars = (np.float32(lr_scale), np.float32(momentum), np.int32(nesterov), np.float32(weight_decay), np.float32(l1))
+    scalars = (np.float32(lr_scale), np.float32(momentum), np.int32(nesterov), np.float32(weight_decay))
+    scalars = (*scalars, np.float32(l1), np.float32(dampening))
     launch_update("sgd", (p, m), copy, g if clear else contiguous(g), control, (*scalars, np.int32(clear)))
 
 

@@ -7,7 +7,7 @@ the parameter itself, `copy`, in the same pass.
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -59,6 +59,54 @@ def clear_skipped(g: Array, clear: bool) -> None:
         g.fill(0)
 
 
+class Table(NamedTuple):
+    """Stretches of flat memory and their settings, on the device, for one launch over a whole model.
+
+    places: (stretches, 3) int64, in order: first element, last one + 1, row of settings; what lies between two of them
+    is not touched. settings: (rows, 12) float32: row of control, lr_scale, weight_decay, l1, decoupled, then the rule's
+    numbers, as its kernel takes them. size: the end of the last stretch.
+    """
+
+    places: Array
+    settings: Array
+    size: int
+
+
+SETTINGS = 12  # as in kernels/update_control.cuh
+
+
+def settings_row(
+    control: int, lr_scale: float, weight_decay: float, l1: float, decoupled: bool, numbers: tuple[float, ...]
+) -> np.ndarray:
+    """One row of `Table.settings`."""
+    row = np.zeros(SETTINGS, np.float32)
+    row[: 5 + len(numbers)] = control, lr_scale, weight_decay, l1, decoupled, *numbers
+    return row
+
+
+def launch_model(
+    op: str, outputs: tuple[Array, ...], copy: Array, g: Array, control: Array, table: Table, *more: Any
+) -> None:
+    """kernels/<op>.cu over all stretches of `table`: what `launch_update` does for one. control: (rows, 8).
+
+    more: what the kernel takes between the table and `clear`.
+    """
+    p = outputs[0]
+    function, storage, blocks = _function(f"{op}_model", table.size, g, copy)
+    places = (control, table.settings, table.places, np.int32(len(table.places)))
+    args = (*outputs, copy, g, *places, *more, np.int32(0), np.int64(min(table.size, p.size)))
+    launch(op, function, (blocks,), (THREADS,), args, storage=storage)
+
+
+def _function(name: str, size: int, g: Array, copy: Array) -> tuple[str, np.dtype, int]:
+    """(name of the kernel, storage type, blocks)."""
+    storage = g.dtype if copy is None else copy.dtype
+    if g.dtype not in (storage, np.float32):
+        raise TypeError(f"{name}: a {storage} copy takes a gradient of the same type or float32, got {g.dtype}")
+    function = name if g.dtype == storage else f"{name}_float_gradient"
+    return function, storage, -(-size // (THREADS * 16 // storage.itemsize))
+
+
 THREADS = 256  # of a block; each takes 16 bytes of the storage type
 
 
@@ -76,10 +124,6 @@ def launch_update(
     if any(a is not None and a.shape != (p.size,) for a in (*outputs, copy, g)) or control.shape != (CONTROL_SIZE,):
         shapes = [a.shape for a in (*outputs, copy, g, control) if a is not None]
         raise ValueError(f"{op} takes arrays of one length and a control array of {CONTROL_SIZE}, got {shapes}")
-    storage = g.dtype if copy is None else copy.dtype
-    if g.dtype not in (storage, np.float32):
-        raise TypeError(f"{op}: a {storage} copy takes a gradient of the same type or float32, got {g.dtype}")
-    function = op if g.dtype == storage else f"{op}_float_gradient"
-    blocks = -(-p.size // (THREADS * 16 // storage.itemsize))
+    function, storage, blocks = _function(op, p.size, g, copy)
     args = (*outputs, copy, g, control, *scalars, np.int64(p.size))
     launch(op, function, (blocks,), (THREADS,), args, storage=storage)

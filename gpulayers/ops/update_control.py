@@ -20,6 +20,9 @@ to that. What two rules need besides is a function of t, too:
     RAdam   extra = sqrt((l - 4) (l - 2) L / ((L - 4) (L - 2) l))    where l > 5, else 0: no step is rectified yet
             L = 2 / (1 - beta2) - 1,  l = L - 2 t beta2^t / (1 - beta2^t)
 
+A group of parameters with betas, momentum_decay or a direction of its own has a control of its own: the rows after the
+first. Norm, clipping and the decision are the model's.
+
 Then `applied` or `skipped` goes up by one, and the loss scale (`optim/loss_scale.py`) is adapted:
 
     applied: doubled after `growth_interval` applied steps in a row
@@ -93,19 +96,21 @@ def _reference(
     momentum_decay: float = 0.0,
     rectify: bool = False,
     maximize: bool = False,
+    groups: Array = None,
 ) -> None:
-    """Written: control (8,), float32 or wider; counters (2,) int64, applied and skipped; outcome (8,) float64, see
-    `Outcome`; loss_scale; product.
+    """Written: control (8,) or (1 + groups, 8), float32 or wider; counters (2,) int64, applied and skipped; outcome
+    (8,) float64, see `Outcome`; loss_scale; product.
 
     totals: (n,) float64, parts of the gradient's sum of squares. clipped_totals: the same with every element limited
     to clip_value * divisor, None unless there are both limits. count: (1,) float64. rates: (k,) learning rates.
     error: `cuda.error_flag`, whose first element is not 0 where an op of this step met bad input; None on the CPU.
     loss: (1,) float64, the sum of the losses, or None.
     loss_scale: None or (3,) float32: scale, applied steps since it changed, skipped steps at the floor.
-    product: (1,) float64, of the mu so far, for NAdam; else None. rectify: for RAdam.
+    product: one float64 a row, of the mu so far, for NAdam; else None. rectify: for RAdam. groups: (groups, 4) float64,
+    beta1, beta2, momentum_decay and maximize of each row of control but the first, or None.
     """
     xp = array_module(
-        control, counters, outcome, totals, clipped_totals, count, rates, error, loss, loss_scale, product
+        control, counters, outcome, totals, clipped_totals, count, rates, error, loss, loss_scale, product, groups
     )
     counted = divisor = xp.where(count == 0, 1.0, count)
     if loss_scale is not None:
@@ -121,21 +126,26 @@ def _reference(
         spoilt = spoilt | ~xp.isfinite(loss)
     apply &= ~spoilt
     t = counters[:1] + 1
-    first, second, extra, new_product = _corrections(xp, t, beta1, beta2, product, momentum_decay, rectify)
-    fields = Control(
-        apply=apply,
-        scale=factor / divisor * (-1 if maximize else 1),
-        limit=xp.full_like(norm, math.inf) if clip_value is None else factor * clip_value,
-        rate=rates[xp.minimum(counters[:1], len(rates) - 1)],
-        correction1=first,
-        correction2=second,
-        t=t,
-        extra=extra,
-    )
-    for i, value in enumerate(fields):
-        control[i : i + 1] = xp.where(apply, value, 0)
-    if product is not None:
-        product[...] = xp.where(apply, new_product, product)
+    own = (beta1, beta2, momentum_decay, float(maximize))
+    others = [] if groups is None else [tuple(row[k : k + 1] for k in range(4)) for row in groups]
+    for k, (b1, b2, decay, up) in enumerate([own, *others]):
+        so_far = None if product is None else product[k : k + 1]
+        first, second, extra, new_product = _corrections(xp, t, b1, b2, so_far, decay, rectify)
+        fields = Control(
+            apply=apply,
+            scale=factor / divisor * (1 - 2 * up),
+            limit=xp.full_like(norm, math.inf) if clip_value is None else factor * clip_value,
+            rate=rates[xp.minimum(counters[:1], len(rates) - 1)],
+            correction1=first,
+            correction2=second,
+            t=t,
+            extra=extra,
+        )
+        row = control.reshape(-1)[8 * k : 8 * k + 8]
+        for i, value in enumerate(fields):
+            row[i : i + 1] = xp.where(apply, value, 0)
+        if so_far is not None:
+            so_far[...] = xp.where(apply, new_product, so_far)
     counters[:1] += apply
     counters[1:] += ~apply
     if loss_scale is not None:
@@ -163,11 +173,12 @@ def _corrections(
         mu, following = (beta1 * (1 - 0.5 * 0.96 ** (k * momentum_decay)) for k in (t, t + 1))
         product = product * mu
         return (1 - product) / (1 - mu), second, following / (1 - product * following), product
-    longest = 2 / (1 - beta2) - 1
-    if not rectify or longest <= 5:
+    if not rectify:
         return first, second, 0.0, None
-    length = longest - 2 * t * beta2**t / second
-    ratio = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
+    longest = 2 / (1 - beta2) - 1
+    length = longest - 2 * t * beta2**t / second  # at most `longest`
+    with np.errstate(divide="ignore", invalid="ignore"):  # where neither is above 5, and no ratio wanted
+        ratio = xp.divide((length - 4) * (length - 2) * longest, (longest - 4) * (longest - 2) * length)
     return first, second, xp.sqrt(xp.where(length > 5, ratio, 0.0)), None
 
 
@@ -201,6 +212,7 @@ def _cpu(
     momentum_decay: float = 0.0,
     rectify: bool = False,
     maximize: bool = False,
+    groups: Array = None,
 ) -> None:
     mean = math.nan if loss is None else float(loss[0]) / (float(count[0]) or 1.0)
     spoilt = (error is not None and bool(error[0])) or (loss is not None and not math.isfinite(loss[0]))
@@ -217,20 +229,23 @@ def _cpu(
         control.fill(0)
     else:
         applied = int(counters[0])
-        before = None if product is None else float(product[0])
-        first, second, extra, new_product = _corrections(np, applied + 1, beta1, beta2, before, momentum_decay, rectify)
-        if product is not None:
-            product[0] = new_product
-        control[:] = Control(
-            apply=1.0,
-            scale=factor / divisor * (-1 if maximize else 1),
-            limit=factor * (math.inf if clip_value is None else clip_value),
-            rate=float(rates[min(applied, len(rates) - 1)]),
-            correction1=first,
-            correction2=second,
-            t=applied + 1,
-            extra=extra,
-        )
+        own = (beta1, beta2, momentum_decay, float(maximize))
+        others: list[Any] = [] if groups is None else groups.tolist()
+        for k, (b1, b2, decay, up) in enumerate([own, *others]):
+            before = None if product is None else float(product[k])
+            first, second, extra, new_product = _corrections(np, applied + 1, b1, b2, before, decay, rectify)
+            if product is not None:
+                product[k] = new_product
+            control.reshape(-1)[8 * k : 8 * k + 8] = Control(
+                apply=1.0,
+                scale=factor / divisor * (1 - 2 * up),
+                limit=factor * (math.inf if clip_value is None else clip_value),
+                rate=float(rates[min(applied, len(rates) - 1)]),
+                correction1=first,
+                correction2=second,
+                t=applied + 1,
+                extra=extra,
+            )
     counters[0 if apply else 1] += 1
     scale, _, stuck = (1.0, 0.0, 0.0) if loss_scale is None else loss_scale
     code = 0 if error is None else error[0]
@@ -259,15 +274,29 @@ def _cuda(
     momentum_decay: float = 0.0,
     rectify: bool = False,
     maximize: bool = False,
+    groups: Array = None,
 ) -> None:
     _check((control, rates, loss_scale), np.float32)
-    _check((outcome, totals, clipped_totals, count, loss, product), np.float64)
+    _check((outcome, totals, clipped_totals, count, loss, product, groups), np.float64)
     _check((counters, error), np.int64)
     bounds = (np.float64(math.inf if bound is None else bound) for bound in (clip_norm, clip_value))
-    arrays = (control, counters, outcome, loss_scale, product, totals, clipped_totals, count, rates, error, loss)
+    arrays = (
+        control,
+        counters,
+        outcome,
+        loss_scale,
+        product,
+        totals,
+        clipped_totals,
+        count,
+        rates,
+        error,
+        loss,
+        groups,
+    )
     numbers = (*bounds, np.float64(beta1), np.float64(beta2), np.float64(largest), np.int64(growth_interval))
     rule = (np.float32(floor), np.float64(momentum_decay), np.int32(rectify), np.int32(maximize))
-    sizes = (np.int32(totals.size), np.int64(rates.size))
+    sizes = (np.int32(totals.size), np.int64(rates.size), np.int32(0 if groups is None else len(groups)))
     launch("update_control", "update_control", (1,), (1,), (*arrays, *numbers, *rule, *sizes))
 
 

@@ -56,7 +56,12 @@ class Rule:
     moves: bool = True
 
 
+RULES: dict[str, Rule] = {}  # by name
+
+
 def rule_op(rule: Rule) -> Op:
+    RULES[rule.name] = rule
+
     def reference(
         p: Array,
         m: Array,

@@ -34,6 +34,10 @@ class Adafactor(Optimizer):
         weight_decay: float = 0.0,
         **options: Any,
     ) -> None:
+        self.rule = {"beta2_decay": beta2_decay, "eps": eps, "d": d}
+        super().__init__(model, lr, weight_decay=weight_decay, **options)
+
+    def _numbers(self, beta2_decay: float, eps: tuple[float | None, float], d: float) -> tuple[float, ...]:
         if not beta2_decay <= 0:
             raise ValueError(f"Adafactor: beta2_decay must be 0 or less, got {beta2_decay}")
         if not d >= 1:
@@ -41,8 +45,7 @@ class Adafactor(Optimizer):
         if len(eps) != 2 or (eps[0] is not None and not eps[0] > 0):
             raise ValueError(f"Adafactor: eps must be two numbers, the first above 0 or None, got {eps}")
         check_not_negative("Adafactor: eps[1]", eps[1])
-        self.beta2_decay, self.eps, self.d = beta2_decay, eps, d
-        super().__init__(model, lr, weight_decay=weight_decay, **options)
+        return beta2_decay, 0.0 if eps[0] is None else eps[0], eps[1], d
 
     def _make_arrays(self) -> None:
         super()._make_arrays()
@@ -57,15 +60,17 @@ class Adafactor(Optimizer):
                 self._factors[name] = zeros(row, dtype, like=data), zeros(col, dtype, like=data), None
 
     def _apply(self, grad: Array) -> None:
-        eps1 = float(np.finfo(self._control.dtype).eps) if self.eps[0] is None else self.eps[0]
+        epsilon = float(np.finfo(self._control.dtype).eps)
         for (name, parameter, start, stop), settings in zip(self.flat.segments, self._settings, strict=True):
             if not parameter.trainable or stop == start:
                 continue
             views = (a if a is None else a.reshape(parameter.shape) for a in self._weights(slice(start, stop)))
             p, copy = views
             g = grad[start:stop].reshape(parameter.shape)
-            numbers = settings.lr_scale, self.beta2_decay, eps1, self.eps[1], self.d
-            adafactor(p, *self._factors[name], g, self._control, *numbers, settings.weight_decay, settings.l1, copy)
+            beta2_decay, eps1, eps2, d = settings.numbers
+            numbers = settings.lr_scale, beta2_decay, eps1 or epsilon, eps2, d
+            control = self._controls[settings.control]
+            adafactor(p, *self._factors[name], g, control, *numbers, settings.weight_decay, settings.l1, copy)
 
     def _decay_is_penalty(self) -> bool:
         return False

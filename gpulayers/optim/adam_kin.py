@@ -20,7 +20,7 @@ class NAdam(RuleOptimizer):
     decoupled_weight_decay: decay apart from the gradient, as AdamW. Source: Dozat, 2016.
     """
 
-    rule = adam_rules.nadam
+    op = adam_rules.nadam
     slots = ("m", "v", None)
     squares = True
 
@@ -35,10 +35,16 @@ class NAdam(RuleOptimizer):
         decoupled_weight_decay: bool = False,
         **options: Any,
     ) -> None:
-        self.betas = self._betas(betas)
-        self._check(eps=eps, momentum_decay=momentum_decay)
-        self.numbers, self.momentum_decay, self.decoupled = (*self.betas, eps), momentum_decay, decoupled_weight_decay
+        self.rule = {"betas": betas, "eps": eps, "momentum_decay": momentum_decay}
+        self.rule["decoupled_weight_decay"] = decoupled_weight_decay
+        self.betas, self.momentum_decay, self.decoupled = betas, momentum_decay, decoupled_weight_decay
         super().__init__(model, lr, weight_decay=weight_decay, **options)
+
+    def _numbers(
+        self, betas: tuple[float, float], eps: float, momentum_decay: float, **flag: bool
+    ) -> tuple[float, ...]:
+        self._check(betas=betas, eps=eps, momentum_decay=momentum_decay)
+        return (*betas, eps)
 
 
 class RAdam(RuleOptimizer):
@@ -51,7 +57,7 @@ class RAdam(RuleOptimizer):
     decoupled_weight_decay: decay apart from the gradient, as AdamW. Source: Liu et al., 2020, algorithm 2.
     """
 
-    rule = adam_rules.radam
+    op = adam_rules.radam
     slots = ("m", "v", None)
     squares = True
     rectify = True
@@ -66,10 +72,13 @@ class RAdam(RuleOptimizer):
         decoupled_weight_decay: bool = False,
         **options: Any,
     ) -> None:
-        self.betas = self._betas(betas)
-        self._check(eps=eps)
-        self.numbers, self.decoupled = (*self.betas, eps), decoupled_weight_decay
+        self.rule = {"betas": betas, "eps": eps, "decoupled_weight_decay": decoupled_weight_decay}
+        self.betas, self.decoupled = betas, decoupled_weight_decay
         super().__init__(model, lr, weight_decay=weight_decay, **options)
+
+    def _numbers(self, betas: tuple[float, float], eps: float, **flag: bool) -> tuple[float, ...]:
+        self._check(betas=betas, eps=eps)
+        return (*betas, eps)
 
 
 class Adamax(RuleOptimizer):
@@ -78,7 +87,7 @@ class Adamax(RuleOptimizer):
     Source: Kingma and Ba, 2015, algorithm 2.
     """
 
-    rule = adam_rules.adamax
+    op = adam_rules.adamax
     slots = ("m", "v", None)
 
     def __init__(
@@ -90,10 +99,12 @@ class Adamax(RuleOptimizer):
         weight_decay: float = 0.0,
         **options: Any,
     ) -> None:
-        self.betas = self._betas(betas)
-        self._check(eps=eps)
-        self.numbers = (*self.betas, eps)
+        self.rule, self.betas = {"betas": betas, "eps": eps}, betas
         super().__init__(model, lr, weight_decay=weight_decay, **options)
+
+    def _numbers(self, betas: tuple[float, float], eps: float) -> tuple[float, ...]:
+        self._check(betas=betas, eps=eps)
+        return (*betas, eps)
 
 
 class Lion(RuleOptimizer):
@@ -104,7 +115,7 @@ class Lion(RuleOptimizer):
     weight_decay as much larger. Source: Chen et al., 2023, algorithm 2 and section 5.
     """
 
-    rule = adam_rules.lion
+    op = adam_rules.lion
     slots = ("m", None, None)
     decoupled = True
 
@@ -116,5 +127,9 @@ class Lion(RuleOptimizer):
         weight_decay: float = 0.0,
         **options: Any,
     ) -> None:
-        self.betas = self.numbers = self._betas(betas)
+        self.rule, self.betas = {"betas": betas}, betas
         super().__init__(model, lr, weight_decay=weight_decay, **options)
+
+    def _numbers(self, betas: tuple[float, float]) -> tuple[float, ...]:
+        self._check(betas=betas)
+        return tuple(betas)

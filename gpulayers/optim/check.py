@@ -31,6 +31,18 @@ def check_beta(name: str, value: float) -> None:
         raise ValueError(f"{name} must be in 0..1, without 1, got {value}")
 
 
+def check_betas(name: str, betas: tuple[float, float]) -> None:
+    if len(betas) != 2:
+        raise ValueError(f"{name} must be two numbers, got {betas}")
+    for i, beta in enumerate(betas):
+        check_beta(f"{name}[{i}]", beta)
+
+
+def any_group(options: dict[str, Any], name: str, value: float) -> bool:
+    """Whether `name` is above 0 anywhere: `value`, the optimizer's, or a group's. State is made for all or none."""
+    return any(number > 0 for number in (value, *(group.rule.get(name, 0.0) for group in options.get("groups", ()))))
+
+
 def check_state(who: str, own: dict[str, Array], state: dict[str, Any]) -> None:
     """Refuse a state that does not have the names, shapes and kinds of dtype of `own`."""
     if unmatched := sorted(own.keys() ^ state.keys()):

@@ -8,7 +8,7 @@ from typing import Any
 from gpulayers.layers.layer import Layer
 from gpulayers.ops import gradient_rules
 from gpulayers.optim.average import replace
-from gpulayers.optim.check import check_beta
+from gpulayers.optim.check import any_group, check_beta
 from gpulayers.optim.rule import RuleOptimizer
 from gpulayers.parameter import Flat
 
@@ -21,7 +21,7 @@ class RMSprop(RuleOptimizer):
     Sources: Tieleman and Hinton, 2012; Graves, 2013.
     """
 
-    rule = gradient_rules.rmsprop
+    op = gradient_rules.rmsprop
     squares = True
 
     def __init__(
@@ -35,10 +35,14 @@ class RMSprop(RuleOptimizer):
         centered: bool = False,
         **options: Any,
     ) -> None:
-        self._check(alpha=alpha, eps=eps, momentum=momentum)
-        self.slots = ("m" if momentum else None, "v", "mean" if centered else None)
-        self.numbers = (alpha, eps, momentum)
+        self.rule = {"alpha": alpha, "eps": eps, "momentum": momentum}
+        moves = any_group(options, "momentum", momentum)
+        self.slots = ("m" if moves else None, "v", "mean" if centered else None)
         super().__init__(model, lr, weight_decay=weight_decay, **options)
+
+    def _numbers(self, alpha: float, eps: float, momentum: float) -> tuple[float, ...]:
+        self._check(alpha=alpha, eps=eps, momentum=momentum)
+        return alpha, eps, momentum
 
 
 class Adagrad(RuleOptimizer):
@@ -47,7 +51,7 @@ class Adagrad(RuleOptimizer):
     v starts at initial_accumulator_value. Source: Duchi, Hazan and Singer, 2011.
     """
 
-    rule = gradient_rules.adagrad
+    op = gradient_rules.adagrad
     slots = (None, "v", None)
     squares = True
 
@@ -61,13 +65,18 @@ class Adagrad(RuleOptimizer):
         eps: float = 1e-10,
         **options: Any,
     ) -> None:
-        self._check(lr_decay=lr_decay, eps=eps, initial_accumulator_value=initial_accumulator_value)
-        self.numbers, self.initial = (lr_decay, eps), initial_accumulator_value
+        self.rule = {"lr_decay": lr_decay, "initial_accumulator_value": initial_accumulator_value, "eps": eps}
         super().__init__(model, lr, weight_decay=weight_decay, **options)
+
+    def _numbers(self, lr_decay: float, initial_accumulator_value: float, eps: float) -> tuple[float, ...]:
+        self._check(lr_decay=lr_decay, eps=eps, initial_accumulator_value=initial_accumulator_value)
+        return lr_decay, eps
 
     def _make_arrays(self) -> None:
         super()._make_arrays()
-        self._moments["v"].fill(self.initial)
+        self._moments["v"].fill(self.rule["initial_accumulator_value"])
+        for (_, _, start, stop), rule in zip(self.flat.segments, self._rules, strict=True):
+            self._moments["v"][start:stop] = rule["initial_accumulator_value"]
 
 
 class Adadelta(RuleOptimizer):
@@ -77,7 +86,7 @@ class Adadelta(RuleOptimizer):
     The step has the unit of the parameter, so lr = 1 fits; it starts near sqrt(eps). Source: Zeiler, 2012, algorithm 1.
     """
 
-    rule = gradient_rules.adadelta
+    op = gradient_rules.adadelta
     slots = ("m", "v", None)
     squares = True
 
@@ -90,9 +99,12 @@ class Adadelta(RuleOptimizer):
         weight_decay: float = 0.0,
         **options: Any,
     ) -> None:
-        self._check(rho=rho, eps=eps)
-        self.numbers = (rho, eps)
+        self.rule = {"rho": rho, "eps": eps}
         super().__init__(model, lr, weight_decay=weight_decay, **options)
+
+    def _numbers(self, rho: float, eps: float) -> tuple[float, ...]:
+        self._check(rho=rho, eps=eps)
+        return rho, eps
 
 
 class Rprop(RuleOptimizer):
@@ -105,7 +117,7 @@ class Rprop(RuleOptimizer):
     Source: Riedmiller and Braun, 1993, without its step back.
     """
 
-    rule = gradient_rules.rprop
+    op = gradient_rules.rprop
     slots = ("m", "v", None)
 
     def __init__(
@@ -116,14 +128,17 @@ class Rprop(RuleOptimizer):
         step_sizes: tuple[float, float] = (1e-6, 50.0),
         **options: Any,
     ) -> None:
+        if options.get("schedule") is not None:
+            raise ValueError("Rprop: it finds its own step sizes and takes no schedule")
+        self.rule = {"etas": etas, "step_sizes": step_sizes}
+        super().__init__(model, lr, **options)
+
+    def _numbers(self, etas: tuple[float, float], step_sizes: tuple[float, float]) -> tuple[float, ...]:
         if len(etas) != 2 or not 0 < etas[0] < 1 < etas[1]:
             raise ValueError(f"Rprop: etas must be two numbers, one in 0..1 and one above 1, got {etas}")
         if len(step_sizes) != 2 or not 0 <= step_sizes[0] <= step_sizes[1]:
             raise ValueError(f"Rprop: step_sizes must be two numbers, the lower one first, got {step_sizes}")
-        if options.get("schedule") is not None:
-            raise ValueError("Rprop: it finds its own step sizes and takes no schedule")
-        self.numbers = (*etas, *step_sizes)
-        super().__init__(model, lr, **options)
+        return (*etas, *step_sizes)
 
     def _make_arrays(self) -> None:
         super()._make_arrays()
@@ -139,7 +154,7 @@ class ASGD(RuleOptimizer):
     Source: Polyak and Juditsky, 1992; the falling rate: Bottou, Large-scale machine learning with SGD, 2010.
     """
 
-    rule = gradient_rules.asgd
+    op = gradient_rules.asgd
     slots = ("average", None, None)
 
     def __init__(
@@ -152,13 +167,16 @@ class ASGD(RuleOptimizer):
         weight_decay: float = 0.0,
         **options: Any,
     ) -> None:
+        self.rule = {"lambd": lambd, "alpha": alpha, "t0": t0}
+        self._swapped = False
+        super().__init__(model, lr, weight_decay=weight_decay, **options)
+
+    def _numbers(self, lambd: float, alpha: float, t0: float) -> tuple[float, ...]:
         check_beta("ASGD: lambd", lambd)
         if not 0 <= alpha <= 1:
             raise ValueError(f"ASGD: alpha must be in 0..1, got {alpha}")
         self._check(t0=t0)
-        self.numbers = (lambd, alpha, t0)
-        self._swapped = False
-        super().__init__(model, lr, weight_decay=weight_decay, **options)
+        return lambd, alpha, t0
 
     def _make_arrays(self) -> None:
         super()._make_arrays()

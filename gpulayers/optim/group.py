@@ -2,33 +2,45 @@
 
 import fnmatch
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpulayers.optim.check import check_not_negative
 from gpulayers.parameter import Parameter, Segment
 
 
-@dataclass(frozen=True)
 class Group:
     """Settings of its own for some parameters.
 
     match: a pattern for the parameter's dotted name with * and ? ("blocks.0.*", "*.bias"), or a function
-    (name, parameter) -> bool. lr_scale multiplies the learning rate. weight_decay, l1: None keeps the optimizer's
-    rule, which decays matrices and tables only; a number holds for all parameters that match, vectors too.
+    (name, parameter) -> bool. lr: a learning rate of its own, or lr_scale, which multiplies the optimizer's; a schedule
+    multiplies both. weight_decay, l1: None keeps the optimizer's rule, which decays matrices and tables only; a number
+    holds for all parameters that match, vectors too. maximize: up the gradient instead of down, or the reverse.
+    rule: whatever else the optimizer's rule takes (betas, eps, momentum ...); what is not given is the optimizer's.
 
-    >>> AdamW(model, lr=1e-3, groups=[Group("head.*", lr_scale=10), Group("*.bias", weight_decay=0.01)])
+    >>> AdamW(model, lr=1e-3, groups=[Group("head.*", lr=1e-2, betas=(0.8, 0.99)), Group("*.bias", weight_decay=0.01)])
     """
 
-    match: str | Callable[[str, Parameter], bool]
-    lr_scale: float = 1.0
-    weight_decay: float | None = None
-    l1: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("lr_scale", "weight_decay", "l1"):
+    def __init__(
+        self,
+        match: str | Callable[[str, Parameter], bool],
+        lr_scale: float = 1.0,
+        weight_decay: float | None = None,
+        l1: float | None = None,
+        *,
+        lr: float | None = None,
+        maximize: bool | None = None,
+        **rule: Any,
+    ) -> None:
+        self.match, self.lr_scale, self.weight_decay, self.l1 = match, lr_scale, weight_decay, l1
+        self.lr, self.maximize, self.rule = lr, maximize, rule
+        for name in ("lr_scale", "weight_decay", "l1", "lr"):
             if (value := getattr(self, name)) is not None:
-                check_not_negative(f"Group({self.match!r}): {name}", value)
+                check_not_negative(f"{self}: {name}", value)
+        if lr is not None and lr_scale != 1:
+            raise ValueError(f"{self}: a group has lr or lr_scale, got lr={lr} and lr_scale={lr_scale}")
+
+    def __repr__(self) -> str:
+        return f"Group({self.match!r})"
 
     def matches(self, name: str, parameter: Parameter) -> bool:
         if isinstance(self.match, str):
@@ -37,26 +49,27 @@ class Group:
 
 
 class Settings(NamedTuple):
-    """What a group may change, for one parameter."""
+    """What a group may change, for one parameter.
+
+    numbers: the rule's own. control: the row of the control array. kind: of optimizers that have two rules.
+    """
 
     lr_scale: float
     weight_decay: float
     l1: float
-    rule: str = ""  # of optimizers that have two
+    numbers: tuple[float, ...] = ()
+    decoupled: bool = False
+    control: int = 0
+    kind: str = ""
 
 
-def settings_of(segment: Segment, weight_decay: float, l1: float, groups: tuple[Group, ...]) -> Settings:
-    """The first group that matches decides; without one, matrices and tables are decayed, vectors are not."""
+def decay_of(segment: Segment, own: Group | None, weight_decay: float, l1: float) -> tuple[float, float]:
+    """(weight_decay, l1) of a parameter: matrices and tables are decayed, vectors are not, unless a group says so."""
     if segment.parameter.data.ndim < 2:
         weight_decay = l1 = 0.0
-    for group in groups:
-        if group.matches(segment.name, segment.parameter):
-            return Settings(
-                group.lr_scale,
-                weight_decay if group.weight_decay is None else group.weight_decay,
-                l1 if group.l1 is None else group.l1,
-            )
-    return Settings(1.0, weight_decay, l1)
+    if own is None:
+        return weight_decay, l1
+    return weight_decay if own.weight_decay is None else own.weight_decay, l1 if own.l1 is None else own.l1
 
 
 class Stretch(NamedTuple):

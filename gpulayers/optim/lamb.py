@@ -20,7 +20,7 @@ class LAMB(RuleOptimizer):
     launches each, and the step. Source: You et al., 2020, algorithm 2.
     """
 
-    rule = lamb
+    op = lamb
     slots = ("m", "v", None)
     squares = True
 
@@ -33,20 +33,23 @@ class LAMB(RuleOptimizer):
         weight_decay: float = 0.01,
         **options: Any,
     ) -> None:
-        self.betas = self._betas(betas)
-        self._check(eps=eps)
-        self.eps = eps
+        self.rule, self.betas = {"betas": betas, "eps": eps}, betas
         super().__init__(model, lr, weight_decay=weight_decay, **options)
+
+    def _numbers(self, betas: tuple[float, float], eps: float) -> tuple[float, ...]:
+        self._check(betas=betas, eps=eps)
+        return (*betas, eps)
+
+    def _for_op(self, settings: Settings) -> Settings:
+        """The direction has the decay in it, as a number of the rule."""
+        return settings._replace(numbers=(*settings.numbers, settings.weight_decay), weight_decay=0.0)
 
     def _make_arrays(self) -> None:
         super()._make_arrays()
         self._direction = zeros(self.flat.size, self._control.dtype, like=self.flat.data)
 
-    def _update(self, at: slice, grad: Array, settings: Settings) -> None:
-        p, _ = self._weights(at)
-        state = self._moments["m"][at], self._moments["v"][at], self._direction[at]
-        numbers = (*self.betas, self.eps, settings.weight_decay)
-        self.rule(p, *state, grad[at], self._control, settings.lr_scale, numbers, 0.0, False, settings.l1)
+    def _state(self, at: slice) -> tuple[Array, ...]:
+        return self._moments["m"][at], self._moments["v"][at], self._direction[at]
 
     def _apply(self, grad: Array) -> None:
         super()._apply(grad)
@@ -55,7 +58,7 @@ class LAMB(RuleOptimizer):
                 p, copy = self._weights(slice(start, stop))
                 u = self._direction[start:stop]
                 totals = sum_of_squares(p), sum_of_squares(u)
-                move(p, u, self._control, settings.lr_scale, 1.0, 0.0, *totals, copy)
+                move(p, u, self._controls[settings.control], settings.lr_scale, 1.0, 0.0, *totals, copy)
 
     def _decay_is_penalty(self) -> bool:
         return False

@@ -5,16 +5,20 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from gpulayers.backend import Array
 from gpulayers.layers.embedding import Embedding
 from gpulayers.layers.layer import Layer
 from gpulayers.layers.positions import LearnedPositions
-from gpulayers.ops.adam import adam
+from gpulayers.ops.adam import adam, adam_scalars
 from gpulayers.ops.gradient_rules import muon
 from gpulayers.ops.move import move
 from gpulayers.ops.newton_schulz import COEFFICIENTS, newton_schulz
-from gpulayers.optim.check import check_beta, check_eps, check_not_negative
-from gpulayers.optim.group import Settings
+from gpulayers.ops.update import Table, launch_model
+from gpulayers.ops.update_rules import RULES
+from gpulayers.optim.check import check_beta, check_betas, check_eps, check_not_negative
+from gpulayers.optim.group import Group, Settings
 from gpulayers.optim.optimizer import Optimizer
 from gpulayers.parameter import Flat, Segment
 
@@ -60,22 +64,19 @@ class Muon(Optimizer):
         adamw_eps: float = 1e-8,
         **options: Any,
     ) -> None:
-        check_beta("Muon: momentum", momentum)
         if adjust_lr_fn is not None and adjust_lr_fn not in ADJUST:
             raise ValueError(f"Muon: adjust_lr_fn must be None or one of {', '.join(ADJUST)}, got {adjust_lr_fn!r}")
         if not 1 <= ns_steps < 100:
             raise ValueError(f"Muon: ns_steps must be in 1..99, got {ns_steps}")
-        for i, beta in enumerate(adamw_betas):
-            check_beta(f"Muon: adamw_betas[{i}]", beta)
         check_eps("Muon: eps", eps)
-        check_eps("Muon: adamw_eps", adamw_eps)
         if adamw_lr is not None:
             check_not_negative("Muon: adamw_lr", adamw_lr)
             if lr == 0:
                 raise ValueError(
                     f"Muon: adamw_lr is kept as a multiple of lr, which must not be 0 then, got {adamw_lr}"
                 )
-        self.momentum, self.nesterov, self.betas, self.adamw_eps = momentum, nesterov, adamw_betas, adamw_eps
+        self.rule = {"momentum": momentum, "nesterov": nesterov, "adamw_betas": adamw_betas, "adamw_eps": adamw_eps}
+        self.betas = adamw_betas
         self.orthogonal = {"coefficients": ns_coefficients, "steps": ns_steps, "eps": eps}
         self._adjust = ADJUST[adjust_lr_fn or "original"]
         super().__init__(model, lr, weight_decay=weight_decay, **options)
@@ -83,20 +84,51 @@ class Muon(Optimizer):
         self._is_muon = [_inside(segment, tables, adamw) for segment in self.flat.segments]
         others = 1.0 if adamw_lr is None else adamw_lr / lr
         self._settings = [
-            s._replace(rule="muon") if here else s._replace(rule="adamw", lr_scale=s.lr_scale * others)
-            for s, here in zip(self._settings, self._is_muon, strict=True)
+            self._of_kind(*each, others) for each in zip(self._settings, self._group_of, self._is_muon, strict=True)
         ]
+
+    def _numbers(
+        self, momentum: float, nesterov: bool, adamw_betas: tuple[float, float], adamw_eps: float
+    ) -> tuple[float, ...]:
+        check_beta("Muon: momentum", momentum)
+        check_betas("Muon: adamw_betas", adamw_betas)
+        check_eps("Muon: adamw_eps", adamw_eps)
+        return (momentum, nesterov, *adamw_betas, adamw_eps)
+
+    def _betas_of(self, rule: dict[str, Any]) -> tuple[float, float]:
+        return rule["adamw_betas"]
+
+    def _of_kind(self, settings: Settings, group: Group | None, is_muon: bool, others: float) -> Settings:
+        """others: of AdamW's rate, unless a group has one of its own."""
+        if is_muon:
+            return settings._replace(kind="muon", numbers=settings.numbers[:2])
+        scale = settings.lr_scale if group is not None and group.lr is not None else settings.lr_scale * others
+        return settings._replace(kind="adamw", numbers=settings.numbers[2:], decoupled=True, lr_scale=scale)
+
+    def _for_op(self, settings: Settings) -> Settings:
+        """A matrix decays when it moves, after its direction is known."""
+        return settings if settings.kind == "adamw" else settings._replace(weight_decay=0.0)
 
     def _update(self, at: slice, grad: Array, settings: Settings) -> None:
         """A matrix has no second moment; its direction lies where that would be."""
         p, copy = self._weights(at)
         m, v = self._moments["m"][at], self._moments["v"][at]
-        if settings.rule == "muon":
-            numbers = (self.momentum, self.nesterov)
-            muon(p, m, None, v, grad[at], self._control, settings.lr_scale, numbers, 0.0, False, settings.l1)
+        along = grad[at], self._controls[settings.control], settings.lr_scale
+        if settings.kind == "muon":
+            muon(p, m, None, v, *along, settings.numbers, 0.0, False, settings.l1)
         else:
-            decay = settings.weight_decay, True, settings.l1
-            adam(p, m, v, grad[at], self._control, settings.lr_scale, *self.betas, self.adamw_eps, *decay, copy)
+            adam(p, m, v, *along, *settings.numbers, settings.weight_decay, True, settings.l1, copy)
+
+    def _update_all(self, kind: str, table: Table, grad: Array) -> None:
+        (p, copy), m, v = self._weights(slice(None)), self._moments["m"], self._moments["v"]
+        if kind == "muon":
+            number = np.int32(RULES["muon"].number)
+            launch_model("update_rules", (p, m, None, v), copy, grad, self._controls, table, number)
+        else:
+            launch_model("adam", (p, m, v), copy, grad, self._controls, table)
+
+    def _scalars(self, settings: Settings) -> tuple[float, ...]:
+        return (RULES["muon"].scalars if settings.kind == "muon" else adam_scalars)(*settings.numbers)
 
     def _apply(self, grad: Array) -> None:
         super()._apply(grad)
@@ -108,7 +140,17 @@ class Muon(Optimizer):
                 factor = self._adjust(*parameter.shape)
                 # .copy(): one that is higher than wide comes back as a transposed view
                 along = u.copy(order="C").reshape(-1)
-                move(p, along, self._control, settings.lr_scale, factor, settings.weight_decay, None, None, copy)
+                move(
+                    p,
+                    along,
+                    self._controls[settings.control],
+                    settings.lr_scale,
+                    factor,
+                    settings.weight_decay,
+                    None,
+                    None,
+                    copy,
+                )
 
     def _decay_is_penalty(self) -> bool:
         return False

@@ -11,9 +11,10 @@ from gpulayers.backend import Array, array_module, device_of, is_array, to_numpy
 from gpulayers.cuda import check_errors, error_flag
 from gpulayers.layers.layer import Layer
 from gpulayers.ops.sum_of_squares import sum_of_squares
+from gpulayers.ops.update import Table, settings_row
 from gpulayers.ops.update_control import CONTROL_SIZE, OUTCOME_SIZE, Outcome, update_control
 from gpulayers.optim.check import check_limit, check_not_negative, check_state
-from gpulayers.optim.group import Group, Settings, Stretch, pieces, settings_of, stretches
+from gpulayers.optim.group import Group, Settings, Stretch, decay_of, pieces, stretches
 from gpulayers.optim.loss_scale import LossScale, LossScaleError
 from gpulayers.parameter import Flat, pack
 from gpulayers.storage import beside
@@ -32,7 +33,8 @@ class Optimizer:
         gradient, before weight decay and l1 are added.
     schedule: k -> factor of the learning rate for update k (`gpulayers.optim.schedule`). One without a `steps`
         attribute is asked before every step, which on a GPU waits for the device.
-    groups: parameters with settings of their own; the first that matches holds.
+    groups: parameters with settings of their own (`Group`); the first that matches holds. Norm, clipping and whether to
+        go are the whole model's.
     threads: for the update on the CPU; the result does not depend on it.
     loss_scale: of float16 training. The gradients must then be those of `scale` times the loss.
     maximize: go up the gradient instead of down; weight decay and l1 shrink the parameters all the same.
@@ -50,8 +52,10 @@ class Optimizer:
     moments: tuple[str, ...] = ()  # names of the buffers in the checkpoint
     betas: tuple[float, float] = (0.0, 0.0)
     squares: bool = False  # whether a gradient's square has to fit into the moments
+    decoupled: bool = False  # whether weight decay is apart from the gradient
     momentum_decay: float | None = None  # NAdam's
     rectify: bool = False  # RAdam's
+    rule: dict[str, Any]  # what a group may have of its own: a subclass sets it before it calls `__init__`
 
     def __init__(
         self,
@@ -79,8 +83,8 @@ class Optimizer:
         self.clip_norm, self.clip_value = clip_norm, clip_value
         self.schedule, self.groups, self.loss_scale = schedule, tuple(groups), loss_scale
         self.maximize = bool(maximize)
-        self._settings = [settings_of(s, weight_decay, l1, self.groups) for s in self.flat.segments]
         self._check_groups()
+        self._make_settings()
         # On a GPU a thread of its own would have another current stream, and the launches no order.
         on_host = device_of(self.flat.data) == "numpy"
         self._threads = ThreadPoolExecutor(threads) if threads > 1 and on_host else None
@@ -91,17 +95,69 @@ class Optimizer:
             if not any(group.matches(s.name, s.parameter) for s in self.flat.segments):
                 raise ValueError(f"{type(self).__name__}: no parameter matches Group({group.match!r})")
 
+    def _numbers(self, **rule: Any) -> tuple[float, ...]:
+        """The rule's own numbers, in the order of its op, from `self.rule` or a group's. Raises ValueError."""
+        return ()
+
+    def _make_settings(self) -> None:
+        """The settings of each parameter, and what the rows of the control array are for."""
+        own = {None: self._settings_of(None), **{group: self._settings_of(group) for group in self.groups}}
+        controls = [self._control_of(None)]
+        self._settings: list[Settings] = []
+        self._group_of: list[Group | None] = []  # of each parameter, and its rule
+        self._rules: list[dict[str, Any]] = []
+        for segment in self.flat.segments:
+            group = next((g for g in self.groups if g.matches(segment.name, segment.parameter)), None)
+            if (control := self._control_of(group)) not in controls:
+                controls.append(control)
+            decay, l1 = decay_of(segment, group, self.weight_decay, self.l1)
+            row = controls.index(control)
+            self._settings.append(own[group]._replace(weight_decay=decay, l1=l1, control=row))
+            self._group_of.append(group)
+            self._rules.append(self.rule if group is None else self.rule | group.rule)
+        self._control_rows = np.array(controls[1:], np.float64)
+
+    def _settings_of(self, group: Group | None) -> Settings:
+        """Those of a group but for the decay, which the parameter decides with it. Raises ValueError, TypeError."""
+        name = type(self).__name__
+        if group is None:
+            return Settings(1.0, 0.0, 0.0, self._numbers(**self.rule), self.decoupled)
+        if unknown := group.rule.keys() - self.rule.keys():
+            takes = ", ".join(["lr", "lr_scale", "weight_decay", "l1", "maximize", *self.rule])
+            raise TypeError(f"{name}: {group} has no option {', '.join(sorted(unknown))}; a group takes {takes}")
+        if group.lr is not None and self.initial_lr == 0:
+            raise ValueError(f"{name}: {group} keeps its lr as a multiple of the optimizer's, which must not be 0")
+        scale = group.lr_scale if group.lr is None else group.lr / self.initial_lr
+        rule = self.rule | group.rule
+        try:
+            numbers = self._numbers(**rule)
+        except ValueError as error:
+            raise ValueError(f"{error}, in {group}") from None
+        return Settings(scale, 0.0, 0.0, numbers, bool(rule.get("decoupled_weight_decay", self.decoupled)))
+
+    def _control_of(self, group: Group | None) -> tuple[float, ...]:
+        """What of a group has a part in the control array: betas, momentum_decay, maximize."""
+        rule = self.rule if group is None else self.rule | group.rule
+        up = self.maximize if group is None or group.maximize is None else bool(group.maximize)
+        return (*self._betas_of(rule), float(rule.get("momentum_decay", 0.0)), float(up))
+
+    def _betas_of(self, rule: dict[str, Any]) -> tuple[float, float]:
+        return tuple(rule.get("betas", self.betas))
+
     def _make_arrays(self) -> None:
         data = self.flat.data
         dtype = wide(data.dtype)
         self.flat.make_master()
         self._place = self._place_now()
         self._moments = {name: zeros(data.size, dtype, like=data) for name in self.moments}
-        self._control = zeros(CONTROL_SIZE, dtype, like=data)
+        rows = 1 + len(self._control_rows)
+        self._controls = zeros((rows, CONTROL_SIZE), dtype, like=data)  # a row for each kind of group
+        self._control = self._controls[0]
+        self._groups = self._array(self._control_rows, np.float64) if rows > 1 else None
         self._counters = zeros(2, np.int64, like=data)  # applied, skipped
         self._outcome = zeros(OUTCOME_SIZE, np.float64, like=data)
         self._one = self._array([1.0], np.float64)
-        self._product = None if self.momentum_decay is None else self._array([1.0], np.float64)
+        self._product = None if self.momentum_decay is None else self._array([1.0] * rows, np.float64)
         self._errors = None if array_module(data) is np else error_flag(data)
         scale = self.loss_scale
         self._loss_scale: Array = None if scale is None else self._array([scale.initial, 0, 0], np.float32)
@@ -113,6 +169,7 @@ class Optimizer:
         self._trainable: tuple[bool, ...] | None = None  # for which `_pieces` were cut
         self._pieces: list[Stretch] = []  # to update
         self._norm_pieces: list[Stretch] = []  # to sum: neighbours need not share settings
+        self._tables: dict[str, Table] = {}  # on a GPU: all stretches of a kind, for one launch
 
     def _array(self, values: Any, dtype: Any) -> Array:
         return beside(np.asarray(values, dtype), self.flat.data)
@@ -140,7 +197,7 @@ class Optimizer:
         clipped_norm = self.clip_norm is not None and self.clip_value is not None
         scaling = self.loss_scale or LossScale()
         update_control(
-            self._control,
+            self._controls,
             self._counters,
             self._outcome,
             self._sums_of_squares(grad),
@@ -160,6 +217,7 @@ class Optimizer:
             self.momentum_decay or 0.0,
             self.rectify,
             self.maximize,
+            self._groups,
         )
 
     def _sums_of_squares(self, grad: Array, limit: Array = None) -> Array:
@@ -170,8 +228,38 @@ class Optimizer:
         return sums
 
     def _apply(self, grad: Array) -> None:
-        """The update of all parameters, once `_decide` has written the control array."""
-        self._each(self._pieces, lambda _, s: self._update(slice(s.start, s.stop), grad, s.settings))
+        """The update of all parameters, once `_decide` has written the control array.
+
+        On a GPU one launch for each kind of rule: the kernel finds settings and control of an element in a table.
+        """
+        if device_of(grad) == "numpy" or self._control.dtype == np.float64:
+            self._each(self._pieces, lambda _, s: self._update(slice(s.start, s.stop), grad, s.settings))
+            return
+        for kind, table in self._tables.items():
+            ours = [piece for piece in self._pieces if piece.settings.kind == kind]
+            if len(ours) == 1:
+                self._update(slice(ours[0].start, ours[0].stop), grad, ours[0].settings)
+            else:
+                self._update_all(kind, table, grad)
+
+    def _update_all(self, kind: str, table: Table, grad: Array) -> None:
+        """The kernel of one kind of rule over all its stretches."""
+        raise NotImplementedError
+
+    def _for_op(self, settings: Settings) -> Settings:
+        """The settings as the op takes them."""
+        return settings
+
+    def _scalars(self, settings: Settings) -> tuple[float, ...]:
+        """The rule's numbers as its kernel takes them."""
+        return settings.numbers
+
+    def _table(self, found: list[Stretch]) -> Table:
+        kinds = list(dict.fromkeys(s.settings for s in found))
+        ours = [self._for_op(settings) for settings in kinds]
+        rows = [settings_row(s.control, *s[:3], s.decoupled, self._scalars(s)) for s in ours]
+        places = [(s.start, s.stop, kinds.index(s.settings)) for s in found]
+        return Table(self._array(places, np.int64), self._array(np.stack(rows), np.float32), found[-1].stop)
 
     def _update(self, at: slice, grad: Array, settings: Settings) -> None:
         """One update op over the elements `at`."""
@@ -198,6 +286,9 @@ class Optimizer:
             size = PIECE if device_of(self.flat.data) == "numpy" else max(1, self.flat.size)
             self._pieces = pieces(stretches(zip(self.flat.segments, self._settings, strict=True)), size)
             self._norm_pieces = pieces(stretches((s, Settings(1, 0, 0)) for s in self.flat.segments), size)
+            if device_of(self.flat.data) != "numpy":
+                kinds = dict.fromkeys(piece.settings.kind for piece in self._pieces)
+                self._tables = {k: self._table([p for p in self._pieces if p.settings.kind == k]) for k in kinds}
         return self._pieces
 
     def _count(self, count: Any) -> Array:
@@ -325,7 +416,7 @@ class Optimizer:
             p, _ = self._weights(slice(start, stop))
             if settings.l1:
                 total += settings.l1 * float(abs(p).sum(dtype=np.float64))
-            if settings.weight_decay and self._decay_is_penalty():
+            if settings.weight_decay and not settings.decoupled and self._decay_is_penalty():
                 total += settings.weight_decay / 2 * float(sum_of_squares(p)[0])
         return total
 

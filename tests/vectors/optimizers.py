@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import torch
+from vectors.groups import GROUPS
 from vectors.recorder import Recorder, leaf, numpy
 
 STEPS = 12
@@ -23,6 +24,9 @@ def write() -> None:
     for name, make in OPTIMIZERS.items():
         for key, steps in each_step(make, start, gradients).items():
             r.put(**{f"{name}/{key}": steps})
+    for name, (kind, options, groups) in GROUPS.items():
+        for key, steps in each_step(grouped(kind, options, groups), start, gradients).items():
+            r.put(**{f"{name}/{key}": steps})
     torch.set_default_dtype(torch.float32)
     clipping(r, gradients)
     schedules(r)
@@ -33,6 +37,8 @@ OPTIMIZERS = {
     "sgd": lambda groups: torch.optim.SGD(groups(0), lr=0.1),
     "sgd momentum": lambda groups: torch.optim.SGD(groups(0), lr=0.1, momentum=0.9),
     "sgd nesterov": lambda groups: torch.optim.SGD(groups(0), lr=0.1, momentum=0.9, nesterov=True),
+    "sgd dampening": lambda groups: torch.optim.SGD(groups(DECAY), lr=0.1, momentum=0.9, dampening=0.3),
+    "adam decoupled": lambda groups: torch.optim.Adam(groups(DECAY), lr=0.01, decoupled_weight_decay=True),
     "sgd decay": lambda groups: torch.optim.SGD(groups(DECAY), lr=0.1),
     "sgd momentum decay": lambda groups: torch.optim.SGD(groups(DECAY), lr=0.1, momentum=0.9),
     "sgd nesterov decay": lambda groups: torch.optim.SGD(groups(DECAY), lr=0.1, momentum=0.9, nesterov=True),
@@ -82,6 +88,7 @@ def each_step(make, start, gradients) -> dict[str, np.ndarray]:
         matrices, vectors = [p["matrix"], p["table"]], [p["vector"]]
         return [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
 
+    groups.parameters = p
     optimizer, found = make(groups), {name: [] for name in p}
     for k in range(STEPS):
         for name, tensor in p.items():
@@ -92,6 +99,20 @@ def each_step(make, start, gradients) -> dict[str, np.ndarray]:
     averages = {name: optimizer.state[tensor].get("ax") for name, tensor in p.items()}
     found |= {f"average {name}": [numpy(ax)] for name, ax in averages.items() if ax is not None}
     return {name: np.stack(steps) for name, steps in found.items()}
+
+
+def grouped(kind: str, options: dict, own: dict):
+    """A group for each parameter; a vector decays only where its group says so."""
+
+    def make(groups):
+        decay = {} if kind == "Rprop" else {"weight_decay": 0.0}
+        each = [
+            {"params": [tensor], **(decay if name == "vector" else {}), **own.get(name, {})}
+            for name, tensor in groups.parameters.items()
+        ]
+        return getattr(torch.optim, kind)(each, **options)
+
+    return make
 
 
 def clipping(r: Recorder, gradients) -> None:
