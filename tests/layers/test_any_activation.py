@@ -58,8 +58,8 @@ LAYOUTS = {
     seed=st.integers(0, 1 << 32),
 )
 def test_any_call(name, shape, axis, layout, dtype, seed):
-    """Each dtype gives what float64 gives of the same numbers, whatever the layout, writes no input, and in float32 makes
-    no float64 array; the gradient is that of finite differences."""
+    """Each dtype gives what float64 gives of the same numbers, whatever the layout; no input is written; float32 makes
+    no float64 array; and the gradient is that of finite differences."""
     rng, layer = np.random.default_rng(seed), LAYERS[name]()
     if isinstance(layer, WITH_AXIS):
         layer.axis = axis % len(shape)
