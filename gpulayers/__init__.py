@@ -69,6 +69,10 @@ from gpulayers.layers import (
     Threshold,
     TiedLinear,
 )
+from gpulayers.layers.scaled_dot_product_attention import (
+    scaled_dot_product_attention,
+    scaled_dot_product_attention_backward,
+)
 from gpulayers.layers.summary import summary
 from gpulayers.masks import causal_mask, padding_mask
 from gpulayers.models import (
@@ -244,6 +248,8 @@ __all__ = [
     "parallel",
     "profiling",
     "sample_decode",
+    "scaled_dot_product_attention",
+    "scaled_dot_product_attention_backward",
     "smooth_l1_loss",
     "summary",
     "to_device",

@@ -1,7 +1,7 @@
 // Softmax of scaled attention scores in which hidden entries take no part, with dropout; and its backward.
 //
-// Fused: scale, boolean mask, causal mask, softmax, dropout in one launch, and backward the same, with the dropped weights
-// made again. A row stays in the registers of a warp or of a block (rows.cuh), so it is read once. What is hidden is never
+// Fused: scale, soft cap, boolean mask, causal mask, softmax, dropout in one launch, and backward the same but for the cap, with
+// the dropped weights made again. A row stays in the registers of a warp or of a block (rows.cuh), so it is read once. What is hidden is never
 // used, and not read unless it shares 16 bytes with a visible entry; exact zeros are written there. Bytes an entry: forward,
 // 2 itemsize; backward, 3; causal, half of the read ones. Dropout adds one write of the dropped weights and the time of
 // making the random bits (philox.cuh), for which no mask has to be stored; it has entry points of its own because the
@@ -18,7 +18,7 @@ struct Scores {
     offset of_batch, of_head, of_query;
     int of_key;                             // 0 or 1
     bool causal;
-    float scale;
+    float scale, cap;                       // cap tanh(scale score / cap) takes part if cap is not 0; not in backward
     int heads, queries, keys;
 };
 
@@ -81,9 +81,9 @@ __device__ __forceinline__ void store_dropped(
 
 // ---- forward
 
-// Scaled scores of up to HELD packs from `start` on, -inf where hidden. Returns the visible bits, PACK for each pack.
+// Scaled and capped scores of up to HELD packs from `start` on, -inf where hidden. Returns the visible bits, PACK for each.
 __device__ __forceinline__ unsigned load_scores(
-    float* v, const storage* scores, const Row& row, const Query& query, int start, float scale
+    float* v, const storage* scores, const Row& row, const Query& query, int start, const Scores& s
 ) {
     unsigned shown = 0;
     Pack p[HELD];
@@ -98,7 +98,13 @@ __device__ __forceinline__ unsigned load_scores(
 #pragma unroll
     for (int i = 0; i < HELD; ++i) to_floats(p[i], v + i * PACK);
 #pragma unroll
-    for (int k = 0; k < HELD * PACK; ++k) v[k] = shown >> k & 1 ? v[k] * scale : minus_infinity();
+    for (int k = 0; k < HELD * PACK; ++k) v[k] *= s.scale;
+    if (s.cap > 0.0f) {
+#pragma unroll
+        for (int k = 0; k < HELD * PACK; ++k) v[k] = s.cap * tanhf(v[k] / s.cap);
+    }
+#pragma unroll
+    for (int k = 0; k < HELD * PACK; ++k) v[k] = shown >> k & 1 ? v[k] : minus_infinity();
     return shown;
 }
 
@@ -118,7 +124,7 @@ __device__ __forceinline__ void forward(
     unsigned shown = 0;
     Total own = {LOWEST, 0.0f};
     for (int start = threadIdx.x; start < row.packs; start += HELD * blockDim.x) {
-        shown = load_scores(v, scores, row, query, start, s.scale);
+        shown = load_scores(v, scores, row, query, start, s);
         own.exponentiate(v);
     }
     const Total total = row_total(own, scratch);
@@ -126,7 +132,7 @@ __device__ __forceinline__ void forward(
     const float own_inverse = fast_exp(own.peak - total.peak) * inverse;
 
     for (int start = threadIdx.x; start < row.packs; start += HELD * blockDim.x) {
-        if (!once(row)) shown = load_scores(v, scores, row, query, start, s.scale);
+        if (!once(row)) shown = load_scores(v, scores, row, query, start, s);
         unsigned kept = 0;
         if (DROP) kept = keep_shown(draw, begin, row, start, shown);
 #pragma unroll
@@ -151,21 +157,21 @@ __device__ __forceinline__ void forward(
 // weights: as scores, may be scores. hide ... keys: see Scores.
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1) masked_softmax(
     storage* weights, const storage* scores,
-    const bool* hide, offset of_batch, offset of_head, offset of_query, int of_key, bool causal, float scale,
+    const bool* hide, offset of_batch, offset of_head, offset of_query, int of_key, bool causal, float scale, float cap,
     int heads, int queries, int keys
 ) {
-    const Scores s = {hide, of_batch, of_head, of_query, of_key, causal, scale, heads, queries, keys};
+    const Scores s = {hide, of_batch, of_head, of_query, of_key, causal, scale, cap, heads, queries, keys};
     forward<false>(weights, nullptr, scores, s, {});
 }
 
 // dropped: weights keep / (1 - p). seed ... factor: see make_draw.
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1) masked_softmax_dropout(
     storage* weights, storage* dropped, const storage* scores,
-    const bool* hide, offset of_batch, offset of_head, offset of_query, int of_key, bool causal, float scale,
+    const bool* hide, offset of_batch, offset of_head, offset of_query, int of_key, bool causal, float scale, float cap,
     int heads, int queries, int keys,
     word64 seed, const word64* step, unsigned call, offset first, unsigned threshold, float factor
 ) {
-    const Scores s = {hide, of_batch, of_head, of_query, of_key, causal, scale, heads, queries, keys};
+    const Scores s = {hide, of_batch, of_head, of_query, of_key, causal, scale, cap, heads, queries, keys};
     forward<true>(weights, dropped, scores, s, make_draw(seed, step, call, first, threshold, factor));
 }
 
@@ -257,7 +263,7 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1) masked_softmax_bac
     const bool* hide, offset of_batch, offset of_head, offset of_query, int of_key, bool causal, float scale,
     int heads, int queries, int keys
 ) {
-    const Scores s = {hide, of_batch, of_head, of_query, of_key, causal, scale, heads, queries, keys};
+    const Scores s = {hide, of_batch, of_head, of_query, of_key, causal, scale, 0.0f, heads, queries, keys};
     backward<false>(dscores, nullptr, dweights, weights, s, {});
 }
 
@@ -268,6 +274,6 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1) masked_softmax_dro
     int heads, int queries, int keys,
     word64 seed, const word64* step, unsigned call, offset first, unsigned threshold, float factor
 ) {
-    const Scores s = {hide, of_batch, of_head, of_query, of_key, causal, scale, heads, queries, keys};
+    const Scores s = {hide, of_batch, of_head, of_query, of_key, causal, scale, 0.0f, heads, queries, keys};
     backward<true>(dscores, dropped, dweights, weights, s, make_draw(seed, step, call, first, threshold, factor));
 }

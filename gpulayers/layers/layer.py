@@ -247,6 +247,14 @@ def check_number(who: str, low: float = -math.inf, high: float = math.inf, **val
             raise ValueError(f"{who}: {name} must be {wanted}, got {value}")
 
 
+def check_positive(who: str, **values: float) -> None:
+    """Refuse what is no finite number above 0."""
+    check_number(who, **values)
+    for name, value in values.items():
+        if value <= 0:
+            raise ValueError(f"{who}: {name} must be above 0, got {value}")
+
+
 def check_flags(who: str, **flags: bool) -> None:
     """Refuse what is neither True nor False: "post" or "no" would count as True."""
     for name, flag in flags.items():

@@ -2,16 +2,18 @@
 
     w   = masked_softmax(scale q k')        wd = w keep / (1 - p)        out = wd v
 
-Backward:
+With a soft cap, cap tanh(scale q k' / cap) stands for scale q k'. Backward:
 
     dv  = wd' dout                  dw = (dout v') keep / (1 - p)
     ds  = w (dw - sum(dw w))        dq = scale ds k        dk = scale ds' q        and sum(dw w) = sum(dout out)
+
+and ds times 1 - tanh(scale q k' / cap)^2, for which q k' is made again.
 
 Query head h uses key and value head h // (H / K); dk and dv sum over the query heads that share them. `keep` is 0 or 1
 with probability p of 0, from the random bits of the draw `key`, which backward makes again.
 
 Sources: Vaswani et al., Attention is all you need, 2017, equation 1; Ainslie et al., GQA, 2023 (grouped heads); Dao et
-al., FlashAttention, 2022, appendix B (sum(dw w) from the output).
+al., FlashAttention, 2022, appendix B (sum(dw w) from the output); Gemma Team, Gemma 2, 2024, section 2 (the soft cap).
 """
 
 from collections.abc import Iterator
@@ -21,6 +23,7 @@ import numpy as np
 from gpulayers.backend import Array, array_module, device_of, empty, to_device, wide
 from gpulayers.ops.masked_softmax import (
     backward_with_dropout,
+    cap_inplace,
     exp_rows_inplace,
     forward_with_dropout,
     hidden_entries,
@@ -29,6 +32,7 @@ from gpulayers.ops.masked_softmax import (
 )
 from gpulayers.ops.matmul import matmul, touch_blas_buffer
 from gpulayers.ops.op import Op
+from gpulayers.ops.softcap import softcap_backward
 from gpulayers.random import keep_threshold, random_bits
 from gpulayers.step import Key
 
@@ -36,13 +40,22 @@ from gpulayers.step import Key
 
 
 def _forward_reference(
-    q: Array, k: Array, v: Array, hide: Array, causal: bool, scale: float, p: float, key: Key | None, save: bool = True
+    q: Array,
+    k: Array,
+    v: Array,
+    hide: Array,
+    causal: bool,
+    scale: float,
+    p: float,
+    key: Key | None,
+    save: bool = True,
+    softcap: float = 0.0,
 ) -> tuple[Array, Array, Array]:
     """q: (B, T, H, d). k: (B, S, K, d). v: (B, S, K, dv). Any of them may be strided views; H is a multiple of K.
 
     hide: boolean, four dimensions, broadcastable to (B, H, T, S), or None. causal: as in `masked_softmax`.
     p, key: probability to drop a weight, and the draw of its random bits (None: nothing is dropped).
-    save: False if there will be no backward pass: then a body need not hold all weights at once.
+    save: False if there will be no backward pass: then a body need not hold all weights at once. softcap: 0 for none.
 
     Returns out (B, T, H, dv), weights (B, H, T, S) and inverse (B, H, T): weights times inverse are w, before dropout.
     A body is free to scale a row of weights as it likes; inverse is None where weights are w. Without `save` the last
@@ -50,7 +63,7 @@ def _forward_reference(
     """
     xp = array_module(q, k, v, hide)
     wide_q, wide_k, wide_v = _wide_heads(q, k, v, hide)
-    weights = masked_softmax.reference(wide_q @ wide_k.swapaxes(-1, -2), hide, scale, causal)
+    weights = masked_softmax.reference(wide_q @ wide_k.swapaxes(-1, -2), hide, scale, causal, softcap)
     dropped = weights * _keep_factor(key, p, weights) if p else weights
     out = xp.ascontiguousarray((dropped @ wide_v).swapaxes(1, 2)).astype(q.dtype)
     return (out, weights.astype(q.dtype), xp.ones(weights.shape[:-1], weights.dtype)) if save else (out, None, None)
@@ -101,6 +114,7 @@ def _backward_reference(
     dq: Array,
     dk: Array,
     dv: Array,
+    softcap: float = 0.0,
 ) -> tuple[Array, Array, Array]:
     """dout, out: (B, T, H, dv). weights, inverse: from forward; the rest as in forward.
 
@@ -117,6 +131,8 @@ def _backward_reference(
         factor = _keep_factor(key, p, w)
         dropped, dw = w * factor, dw * factor
     ds = masked_softmax_backward.reference(dw, w, hide, scale, causal)
+    if softcap:
+        ds = softcap_backward.reference(wide_q @ wide_k.swapaxes(-1, -2), ds, softcap / scale, False)
     dq[...] = (ds @ wide_k).swapaxes(1, 2)
     _sum_groups((ds.swapaxes(-1, -2) @ wide_q), dk)
     _sum_groups((dropped.swapaxes(-1, -2) @ wide_dout), dv)
@@ -187,11 +203,20 @@ def _keep(key: Key | None, p: float, samples: slice, shape: tuple[int, ...]) -> 
 
 
 def _forward_cpu(
-    q: Array, k: Array, v: Array, hide: Array, causal: bool, scale: float, p: float, key: Key | None, save: bool = True
+    q: Array,
+    k: Array,
+    v: Array,
+    hide: Array,
+    causal: bool,
+    scale: float,
+    p: float,
+    key: Key | None,
+    save: bool = True,
+    softcap: float = 0.0,
 ) -> tuple[Array, Array, Array]:
     (B, T, H, _), (_, S, K, dv) = q.shape, v.shape
     G = H // K
-    if T == 1 and S and not p and (found := _one_query(q, k, v, hide, scale)) is not None:
+    if T == 1 and S and not p and (found := _one_query(q, k, v, hide, scale, softcap)) is not None:
         return found if save else (found[0], None, None)
     touch_blas_buffer()
     k, v = blank_unseen(k, hide), blank_unseen(v, hide)
@@ -214,9 +239,8 @@ def _forward_cpu(
                 inv, o = inv_n[:, heads, :, rows], out_n[:, heads, :, rows]
                 scores = w[:, heads, :, rows, :seen]
                 w[:, heads, :, rows, seen:] = 0
-                _exp_scores(
-                    q_n[:, heads, :, rows] * scale, k_n[:, heads, :, :seen], _part(bias, heads, rows, seen), scores, inv
-                )
+                q_rows, b = q_n[:, heads, :, rows] * scale, _part(bias, heads, rows, seen)
+                _exp_scores(q_rows, k_n[:, heads, :, :seen], b, scores, inv, softcap)
                 if keep is not None:
                     scores = scores * keep[:, heads, :, rows, :seen]
                 np.matmul(scores, v_n[:, heads, :, :seen], out=o)
@@ -224,7 +248,9 @@ def _forward_cpu(
     return (out, weights, inverse) if save else (out, None, None)
 
 
-def _one_query(q: Array, k: Array, v: Array, hide: Array, scale: float) -> tuple[Array, Array, Array] | None:
+def _one_query(
+    q: Array, k: Array, v: Array, hide: Array, scale: float, softcap: float
+) -> tuple[Array, Array, Array] | None:
     """The forward of one query a sample, which sees all keys but the hidden ones: decoding.
 
     Keys and values are read once, and nothing is copied. None where a mask hides and the output is not finite: what is
@@ -234,6 +260,8 @@ def _one_query(q: Array, k: Array, v: Array, hide: Array, scale: float) -> tuple
     q = q.reshape(B, K, H // K, d) * scale
     with np.errstate(all="ignore"):
         scores = np.matmul(q, k.transpose(0, 2, 3, 1))  # (B, K, G, S)
+        if softcap:
+            cap_inplace(scores, softcap)
         if hide is not None:
             hidden = np.broadcast_to(hide, (B, H, 1, S)).reshape(scores.shape)
             np.copyto(scores, -np.inf, where=hidden)
@@ -264,14 +292,18 @@ def _part(bias: np.ndarray | None, heads: slice, rows: slice, seen: int) -> np.n
     return None if bias is None else bias[:, heads if bias.shape[1] > 1 else slice(None), :, rows, :seen]
 
 
-def _exp_scores(q: np.ndarray, k: np.ndarray, bias: np.ndarray | None, scores: np.ndarray, inv: np.ndarray) -> None:
-    """scores = exp(q k' + bias - c) and inv = 1 / (sum of each row), where c is the largest score of a whole sample.
+def _exp_scores(
+    q: np.ndarray, k: np.ndarray, bias: np.ndarray | None, scores: np.ndarray, inv: np.ndarray, softcap: float
+) -> None:
+    """scores = exp(z - c) and inv = 1 / (sum of each row), z = q k' + bias, or cap tanh(q k' / cap) + bias.
 
-    One c for all rows costs one pass less than a maximum for each row. It may be too large for a row, whose sum then
-    underflows; or NaN or inf from a hidden score. Both show in the sums, and the sample is done again row by row.
-    A sample of its own has the same bits as one among others.
+    c is the largest score of a whole sample: one c for all rows costs one pass less than a maximum for each row. It may
+    be too large for a row, whose sum then underflows; or NaN or inf from a hidden score. Both show in the sums, and the
+    sample is done again row by row. A sample of its own has the same bits as one among others.
     """
     np.matmul(q, k.swapaxes(-1, -2), out=scores)
+    if softcap:
+        cap_inplace(scores, softcap)
     shift = -scores.max(axis=(1, 2, 3, 4), keepdims=True, initial=-np.inf)
     scores += shift if bias is None else bias + shift
     np.exp(scores, out=scores)
@@ -279,6 +311,8 @@ def _exp_scores(q: np.ndarray, k: np.ndarray, bias: np.ndarray | None, scores: n
     np.reciprocal(total, out=inv)
     for n in np.flatnonzero(~(total.min(axis=(1, 2, 3)) >= UNDERFLOW)):  # NaN is not >=
         np.matmul(q[n], k[n].swapaxes(-1, -2), out=scores[n])
+        if softcap:
+            cap_inplace(scores[n], softcap)
         if bias is not None:
             np.copyto(scores[n], -np.inf, where=np.isneginf(bias[n if len(bias) > 1 else 0]))
         inv[n] = exp_rows_inplace(scores[n])
@@ -300,6 +334,7 @@ def _backward_cpu(
     dq: Array,
     dk: Array,
     dv: Array,
+    softcap: float = 0.0,
 ) -> tuple[Array, Array, Array]:
     (B, T, H, _), (_, S, K, _) = q.shape, v.shape
     G = H // K
@@ -329,10 +364,22 @@ def _backward_cpu(
                 ds *= keep[:, heads, :, rows, :seen]
             ds -= delta
             ds *= block
+            if softcap:
+                slope = np.matmul(q_n[:, heads, :, rows] * scale, k_n[:, heads, :, :seen].swapaxes(-1, -2))
+                uncap_inplace(slope, softcap)
+                ds *= slope
             np.matmul(ds, k_n[:, heads, :, :seen], out=dq_n[:, heads, :, rows])
             dq_n[:, heads, :, rows] *= scale
             _add_product(ds, q_n[:, heads, :, rows] * scale, dk_n[:, heads, :, :seen], first)
     return dq, dk, dv
+
+
+def uncap_inplace(z: np.ndarray, cap: float) -> None:
+    """z = 1 - tanh(z / cap)^2, the derivative of the above."""
+    z *= 1 / cap
+    np.tanh(z, out=z)
+    np.multiply(z, z, out=z)
+    np.subtract(1, z, out=z)
 
 
 def _add_product(a: np.ndarray, b: np.ndarray, total: np.ndarray, first: bool) -> None:
@@ -353,12 +400,21 @@ def _add_product(a: np.ndarray, b: np.ndarray, total: np.ndarray, first: bool) -
 
 
 def _forward_cuda(
-    q: Array, k: Array, v: Array, hide: Array, causal: bool, scale: float, p: float, key: Key | None, save: bool = True
+    q: Array,
+    k: Array,
+    v: Array,
+    hide: Array,
+    causal: bool,
+    scale: float,
+    p: float,
+    key: Key | None,
+    save: bool = True,
+    softcap: float = 0.0,
 ) -> tuple[Array, Array, Array]:
     (B, T, H, _), (_, S, K, dv) = q.shape, v.shape
     k, v = blank_unseen(k, hide), blank_unseen(v, hide)
     scores = matmul(_grouped(q, K), _grouped(k, K).swapaxes(-1, -2)).reshape(B, H, T, S)
-    weights, dropped = forward_with_dropout(scores, hide, scale, causal, p, key, weights=scores)
+    weights, dropped = forward_with_dropout(scores, hide, scale, causal, p, key, weights=scores, softcap=softcap)
     out = empty((B, T, H, dv), q.dtype, like=q)
     matmul(dropped.reshape(B, K, H // K, T, S), _grouped(v, K), out=_grouped(out, K))
     return (out, weights, None) if save else (out, None, None)
@@ -380,11 +436,15 @@ def _backward_cuda(
     dq: Array,
     dk: Array,
     dv: Array,
+    softcap: float = 0.0,
 ) -> tuple[Array, Array, Array]:
     (B, T, H, _), (_, S, K, _) = q.shape, v.shape
     k, v = blank_unseen(k, hide), blank_unseen(v, hide)
     dweights = matmul(_grouped(dout, K), _grouped(v, K).swapaxes(-1, -2)).reshape(B, H, T, S)
     ds, dropped = backward_with_dropout(dweights, weights, hide, scale, causal, p, key, dscores=dweights)
+    if softcap:
+        scores = matmul(_grouped(q, K), _grouped(k, K).swapaxes(-1, -2)).reshape(B, H, T, S)
+        ds = softcap_backward(scores, ds.astype(np.float32, copy=False), softcap / scale, inplace=True)
     matmul(ds.reshape(B, K, H // K, T, S), _grouped(k, K), out=_grouped(dq, K))
     # (B, K, G T, S)' (B, K, G T, size): the sum over the query heads that share a head is part of the product
     for left, right, into in ((ds, q, dk), (dropped, dout, dv)):

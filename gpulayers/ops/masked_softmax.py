@@ -1,6 +1,8 @@
 """Softmax of scaled attention scores in which hidden entries take no part.
 
-    z = scale scores        w[t, s] = exp(z[t, s]) / (sum over visible s' of exp(z[t, s']))        0 where hidden
+    z = scale scores, or cap tanh(scale scores / cap) with a soft cap
+
+    w[t, s] = exp(z[t, s]) / (sum over visible s' of exp(z[t, s']))        0 where hidden
 
 A score is hidden by the mask `hide` (True hides) or, if `causal`, when s > t + S - T. A row in which everything is
 hidden is 0. Whatever a hidden score holds, NaN or inf, it changes nothing.
@@ -9,7 +11,10 @@ Backward:
 
     dscores = scale w (dw - sum over s of dw w)        0 where hidden
 
-Source: Vaswani et al., Attention is all you need, 2017, equation 1 and section 3.2.3.
+With a soft cap that goes on through `softcap_backward(scores, dscores, cap / scale)`.
+
+Sources: Vaswani et al., Attention is all you need, 2017, equation 1 and section 3.2.3; Gemma Team, Gemma 2, 2024,
+section 2 (the soft cap).
 """
 
 import math
@@ -33,23 +38,28 @@ def hidden_entries(hide: Array, causal: bool, queries: int, keys: int, like: Arr
     return future if hide is None else hide | future
 
 
-def _forward_reference(scores: Array, hide: Array, scale: float, causal: bool) -> Array:
-    """scores: (B, H, T, S). hide: boolean, broadcastable to it, or None. scale > 0. Returns weights like scores."""
+def _forward_reference(scores: Array, hide: Array, scale: float, causal: bool, softcap: float = 0.0) -> Array:
+    """scores: (B, H, T, S). hide: boolean, broadcastable to it, or None. scale > 0. softcap: 0 for none.
+
+    Returns weights like scores.
+    """
     xp = array_module(scores, hide)
     if scores.shape[-1] == 0:
         return xp.zeros(scores.shape, scores.dtype)
     z = scores.astype(wide(scores.dtype))
     hidden = hidden_entries(hide, causal, *scores.shape[-2:], like=scores)
+    z = (z if hidden is None else xp.where(hidden, xp.asarray(0, z.dtype), z)) * scale
+    if softcap:
+        z = softcap * xp.tanh(z / softcap)
     if hidden is not None:
         z = xp.where(hidden, xp.asarray(-np.inf, z.dtype), z)
-    z = z * scale
     largest = z.max(axis=-1, keepdims=True)
     z = xp.exp(z - xp.where(largest == -np.inf, 0, largest))  # a row without a visible entry: exp(-inf) = 0
     total = z.sum(axis=-1, keepdims=True)
     return (z / xp.where(total == 0, 1, total)).astype(scores.dtype)
 
 
-def _forward_cpu(scores: Array, hide: Array, scale: float, causal: bool) -> Array:
+def _forward_cpu(scores: Array, hide: Array, scale: float, causal: bool, softcap: float = 0.0) -> Array:
     B, H, T, S = scores.shape
     weights = empty(scores.shape, scores.dtype, like=scores)
     hidden = hidden_entries(hide, causal, T, S, like=scores)
@@ -66,12 +76,21 @@ def _forward_cpu(scores: Array, hide: Array, scale: float, causal: bool) -> Arra
             z = work[: math.prod(shape)].reshape(shape)
             with np.errstate(over="ignore"):  # of a hidden score; a visible one shows as NaN
                 np.multiply(scores[n, :, rows, :seen], scale, out=z)
+            if softcap:
+                cap_inplace(z, softcap)
             if hidden is not None:
                 first = max(0, rows.start + S - T) if hide is None else 0  # all of these see the keys before it
                 np.copyto(z[..., first:], -np.inf, where=hidden[n, :, rows, first:seen])
             np.multiply(z, exp_rows_inplace(z)[..., None], out=weights[n, :, rows, :seen])
             weights[n, :, rows, seen:] = 0
     return weights
+
+
+def cap_inplace(z: np.ndarray, cap: float) -> None:
+    """z = cap tanh(z / cap)."""
+    z *= 1 / cap
+    np.tanh(z, out=z)
+    z *= cap
 
 
 def exp_rows_inplace(z: np.ndarray) -> np.ndarray:
@@ -84,13 +103,20 @@ def exp_rows_inplace(z: np.ndarray) -> np.ndarray:
     return np.divide(1, total, out=np.zeros_like(total), where=total != 0)
 
 
-def _forward_cuda(scores: Array, hide: Array, scale: float, causal: bool) -> Array:
-    weights, _ = forward_with_dropout(scores, hide, scale, causal, 0.0, None, empty(scores.shape, scores.dtype, scores))
-    return weights
+def _forward_cuda(scores: Array, hide: Array, scale: float, causal: bool, softcap: float = 0.0) -> Array:
+    weights = empty(scores.shape, scores.dtype, like=scores)
+    return forward_with_dropout(scores, hide, scale, causal, 0.0, None, weights, softcap)[0]
 
 
 def forward_with_dropout(
-    scores: Array, hide: Array, scale: float, causal: bool, p: float, key: Key | None, weights: Array
+    scores: Array,
+    hide: Array,
+    scale: float,
+    causal: bool,
+    p: float,
+    key: Key | None,
+    weights: Array,
+    softcap: float = 0.0,
 ) -> tuple[Array, Array]:
     """The kernel's whole work: (weights, weights keep / (1 - p)), one and the same array if p is 0.
 
@@ -98,17 +124,23 @@ def forward_with_dropout(
     """
     args = (weights, contiguous(scores))
     if not p:
-        _launch("masked_softmax", args, hide, scale, causal)
+        _launch("masked_softmax", args, hide, scale, causal, (softcap,))
         return weights, weights
     assert key is not None, "masked_softmax: p > 0 needs the key of a random draw"
     dropped = empty(scores.shape, scores.dtype, like=scores)
     draw = draw_arguments(key, math.prod(scores.shape[1:]), p, like=scores)
-    _launch("masked_softmax_dropout", (weights, dropped, args[1]), hide, scale, causal, draw)
+    _launch("masked_softmax_dropout", (weights, dropped, args[1]), hide, scale, causal, (softcap,), draw)
     return weights, dropped
 
 
 def _launch(
-    function: str, arrays: tuple[Array, ...], hide: Array, scale: float, causal: bool, draw: tuple[Any, ...] = ()
+    function: str,
+    arrays: tuple[Array, ...],
+    hide: Array,
+    scale: float,
+    causal: bool,
+    softcap: tuple[float, ...] = (),
+    draw: tuple[Any, ...] = (),
 ) -> None:
     like = arrays[0]
     if like.ndim != 4 or any(a.shape != like.shape or a.dtype != like.dtype for a in arrays):
@@ -120,8 +152,8 @@ def _launch(
     together = max(1, min(together, T))
     grid = (B * H * -(-T // together) if S else 0,)
     args = (
-        *arrays, mask, *map(np.int64, strides[:3]), np.int32(strides[3]), np.bool_(causal), np.float32(scale),
-        *map(np.int32, (H, T, S)), *draw,
+        *arrays, mask, *map(np.int64, strides[:3]), np.int32(strides[3]), np.bool_(causal),
+        *map(np.float32, (scale, *softcap)), *map(np.int32, (H, T, S)), *draw,
     )  # fmt: skip
     launch("masked_softmax", function, grid, (threads, together), args, storage=like.dtype)
 
@@ -191,7 +223,7 @@ def backward_with_dropout(
     assert key is not None, "masked_softmax: p > 0 needs the key of a random draw"
     dropped = empty(weights.shape, weights.dtype, like=weights)
     draw = draw_arguments(key, math.prod(weights.shape[1:]), p, like=weights)
-    _launch("masked_softmax_dropout_backward", (dscores, dropped, *arrays), hide, scale, causal, draw)
+    _launch("masked_softmax_dropout_backward", (dscores, dropped, *arrays), hide, scale, causal, (), draw)
     return dscores, dropped
 
 

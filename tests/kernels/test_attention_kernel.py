@@ -21,7 +21,7 @@ def strided(rng, B, length, heads, size):
     return rng.normal(size=(B, length, 3, heads, size))[:, :, 1]
 
 
-def run(q, k, v, hide, causal, p, key, dout, device, storage):
+def run(q, k, v, hide, causal, p, key, dout, device, storage, softcap=0.0):
     """Outputs and gradients on `device`, and those of the float64 reference on the same, already rounded, values."""
 
     def both(call, arrays):
@@ -36,9 +36,9 @@ def run(q, k, v, hide, causal, p, key, dout, device, storage):
 
     def call(forward, backward, q, k, v, dout, hide):
         options = hide, causal, 0.5, p, key
-        out, weights, inverse = forward(q, k, v, *options)
+        out, weights, inverse = forward(q, k, v, *options, softcap=softcap)
         d = [empty((*x.shape[:2], 3, *x.shape[2:]), x.dtype, like=x)[:, :, 2] for x in (q, k, v)]
-        backward(dout, q, k, v, out, weights, inverse, *options, *d)
+        backward(dout, q, k, v, out, weights, inverse, *options, *d, softcap=softcap)
         return [out, weights if inverse is None else weights * inverse[..., None], *d]
 
     return both(call, [*(a.astype(STORAGE[storage]) for a in (q, k, v, dout)), hide])
@@ -59,6 +59,20 @@ def test_against_the_reference(p, shape, storage, device, rng):
         for a, b in zip(found, exact, strict=True):
             # Scores, weights and their gradients are stored in between, each with its own rounding.
             assert_close(a, b, storage, factor=3, scale=1)
+
+
+@on_devices
+@pytest.mark.parametrize("storage", ["float32", "float16"])
+@pytest.mark.parametrize("p", [0.0, 0.3])
+def test_soft_cap(p, storage, device, rng):
+    B, T, S, H, K, d, dv = SHAPES[2]
+    q, k, v = strided(rng, B, T, H, d), strided(rng, B, S, K, d), strided(rng, B, S, K, dv)
+    dout, hide = strided(rng, B, T, H, dv), rng.random((B, H, T, S)) < 0.3
+    key = Key(1, 2, 3, 1) if p else None
+    for softcap in (0.5, 30.0):
+        found, exact = run(q, k, v, hide, True, p, key, dout, device, storage, softcap)
+        for a, b in zip(found, exact, strict=True):
+            assert_close(a, b, storage, factor=4, scale=1)  # one more array stored in between
 
 
 @on_devices

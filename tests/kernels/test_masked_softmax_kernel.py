@@ -47,6 +47,19 @@ def test_against_the_reference(causal, shape, storage, device, rng):
 
 
 @on_devices
+@in_storage
+@pytest.mark.parametrize(("shape", "causal"), [((2, 3, 7, 5), True), ((1, 2, 3, 33), False), ((1, 1, 1, 1023), False)])
+def test_soft_cap(shape, causal, storage, device, rng):
+    """On scores far below and far above it; and NaN where they are hidden."""
+    scores = rng.normal(0, 3, shape).astype(np.float32)
+    hide = rng.random((1, 1, *shape[2:])) < 0.3
+    for softcap in (0.5, 50.0):
+        check_kernel(masked_softmax, device, scores, hide, 2.0, causal, softcap, storage=storage, factor=2)
+    poisoned = np.where(hide, np.float32(np.nan), scores)
+    check_kernel(masked_softmax, device, poisoned, hide, 2.0, causal, 3.0, storage=storage, factor=2)
+
+
+@on_devices
 @pytest.mark.parametrize(("storage", "keys"), [("float32", 8201), ("bfloat16", 16393)])
 def test_a_row_that_no_block_can_hold(storage, keys, device, rng):
     """More than 512 threads with 4 packs each: it is read twice."""

@@ -45,8 +45,8 @@ def normalised(op: Op) -> Op:
     """A body may scale each row of the saved weights as it likes: compare weights times inverse."""
 
     def wrap(body):
-        def forward(*args):
-            out, weights, inverse = body(*args)
+        def forward(*args, **softcap):
+            out, weights, inverse = body(*args, **softcap)
             return out, weights * inverse[..., None]
 
         return forward
@@ -58,10 +58,10 @@ def backward_from(body_name: str) -> Op:
     """attention_backward as a function of its inputs: what is saved comes from the forward pass `body_name`."""
 
     def wrap(body):
-        def backward(dout, q, k, v, *options):
-            saved = attention.bodies[body_name](q, k, v, *options)
+        def backward(dout, q, k, v, *options, **softcap):
+            saved = attention.bodies[body_name](q, k, v, *options, **softcap)
             d = [np.full(x.shape, np.nan, x.dtype) for x in (q, k, v)]
-            return tuple(body(dout, q, k, v, *saved, *options, *d))
+            return tuple(body(dout, q, k, v, *saved, *options, *d, **softcap))
 
         return backward
 
@@ -84,6 +84,27 @@ def test_bodies_agree(shape, causal, p, rng):
         # dw - sum(dw w) is a difference of nearly equal terms where only one or two keys are visible.
         check_op(backward_from("reference"), dout, q, k, v, *options, factor=10)
         check_op(backward_from("cpu"), dout, q, k, v, *options, factor=10)
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (2, 1, 7, 4, 2, 3, 3)])
+@pytest.mark.parametrize("softcap", [0.5, 30.0])
+def test_soft_cap(shape, softcap, rng):
+    """Of scores as large as the cap; one query goes another way, and so do rows that underflow."""
+    q, k, v, dout = inputs(shape, rng)
+    for hide in masks(shape, rng):
+        for options in ((hide, True, 1.0, 0.0, None), (hide, False, 0.5, 0.3, DRAW)):
+            check_op(normalised(attention), q, k, v, *options, softcap=softcap)
+            check_op(backward_from("cpu"), dout, q, k, v, *options, softcap=softcap, factor=10)
+    q[:, :1] *= 300
+    check_op(normalised(attention), q, k, v, None, True, 1.0, 0.0, None, softcap=100.0, factor=10)  # scores of 100
+
+
+def test_a_soft_cap_of_0_is_none(rng):
+    q, k, v, _ = inputs((2, 3, 7, 2, 2, 4, 5), rng)
+    for body in attention.bodies.values():
+        if body is not attention.cuda:
+            plain, capped = (body(q, k, v, None, True, 1.0, 0.0, None, True, *cap) for cap in ((), (0.0,)))
+            assert all(np.array_equal(a, b) for a, b in zip(plain, capped, strict=True))
 
 
 def test_gradients_go_into_strided_views(rng):

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from contract import check_op
+from tolerances import assert_close
 
 from gpulayers.masks import padding_mask
 from gpulayers.ops.masked_softmax import masked_softmax, masked_softmax_backward
@@ -25,6 +26,23 @@ def test_bodies_agree(shape, causal, rng):
         check_op(masked_softmax, scores, hide, 0.3, causal)
         weights = masked_softmax.reference(scores, hide, 0.3, causal)
         check_op(masked_softmax_backward, dweights, weights, hide, 0.3, causal, factor=2)  # sums over 1023 keys
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("softcap", [0.5, 50.0])
+def test_soft_cap(shape, softcap, rng):
+    scores = rng.normal(0, 3, shape).astype(np.float32)
+    for hide in masks(shape, rng):
+        check_op(masked_softmax, scores, hide, 0.3, False, softcap)
+        check_op(masked_softmax, scores, hide, 3.0, True, softcap, factor=3)
+
+
+@pytest.mark.parametrize("body", ["reference", "cpu"])
+def test_soft_cap_by_hand(body):
+    """cap tanh(scale score / cap), then the softmax: of 2 tanh(3 / 2) = 1.8102965 and 0; what is hidden stays out."""
+    scores = np.array([6, 0, np.nan], np.float32).reshape(1, 1, 1, 3)
+    found = masked_softmax.bodies[body](scores, np.array([False, False, True]), 0.5, False, 2.0)
+    assert_close(found.ravel(), np.array([0.8593977, 0.1406023, 0]))
 
 
 def test_strided_views(rng):

@@ -92,9 +92,12 @@ def masked_softmax_cases(rng: np.random.Generator) -> Iterator[Case]:
             why=CANCELS,
             zeros=True,
         )
+        yield OpCase(op=masked_softmax, name=f"{m.name}, soft cap", args=(scores, *options, 2.0), zeros=True)
         if m.hide is not None or m.causal:
             poisoned = np.where(hidden(m), np.float32(np.nan), scores)
-            yield OpCase(op=masked_softmax, name=f"{m.name}, NaN hidden", args=(poisoned, *options), zeros=True)
+            for more, cap in (("NaN hidden", 0.0), ("NaN hidden, soft cap", 2.0)):
+                args = (poisoned, *options, cap)
+                yield OpCase(op=masked_softmax, name=f"{m.name}, {more}", args=args, zeros=True)
     extremes = np.tile(EXTREMES, (1, 1, 2, 1))
     yield OpCase(op=masked_softmax, name="float16 extremes", args=(extremes, None, 1.0, False))
     view = Arg(normal(rng, 1, 2, 9, 4), view=lambda a: a.swapaxes(-1, -2))
@@ -126,29 +129,41 @@ def masked_softmax_gradient(rng: np.random.Generator, m: Masked) -> Case:
 
 def attention_cases(rng: np.random.Generator) -> Iterator[Case]:
     for m in masks(rng):
-        for kind, group, p in (("", 1, 0.0), (", grouped heads and dropout", 2, 0.3)):
+        for kind, group, p, cap in (
+            ("", 1, 0.0, 0.0),
+            (", grouped heads and dropout", 2, 0.3, 0.0),
+            (", soft cap", 1, 0.0, 1.5),
+        ):
             B, H, T, S = m.shape
             if H % group:
                 continue
             q, k, v = normal(rng, B, T, H, 4), normal(rng, B, S, H // group, 4), normal(rng, B, S, H // group, 3)
             dout = normal(rng, B, T, H, 3)
             options = (m.hide, m.causal, 0.5, p, DRAW if p else None)
+            capped = {"softcap": cap}
             name = m.name + kind
             yield OpCase(
-                op=attention, name=name, args=(q, k, v, *options), compared=normalised, factor=2, why="three ops"
+                op=attention,
+                name=name,
+                args=(q, k, v, *options),
+                options=capped,
+                compared=normalised,
+                factor=2,
+                why="three ops",
             )
-            out, weights, inverse = attention.reference(q, k, v, *options)
+            out, weights, inverse = attention.reference(q, k, v, *options, **capped)
             gradients = tuple(written(np.full(x.shape, np.nan, np.float32)) for x in (q, k, v))
             yield OpCase(
                 op=attention_backward,
                 name=name,
                 args=(dout, q, k, v, out, weights, exact(inverse), *options, *gradients),
+                options=capped,
                 factor=3,
                 scale=float(np.abs(dout).max(initial=0)) / 10,
                 why=CANCELS,
             )
             if B and S:
-                yield attention_gradient(name, (q, k, v), options)
+                yield attention_gradient(name, (q, k, v), options, cap)
 
 
 def normalised(results: list[Any]) -> list[Any]:
@@ -157,14 +172,14 @@ def normalised(results: list[Any]) -> list[Any]:
     return [out, weights if inverse is None else (weights * inverse[..., None]).astype(weights.dtype)]
 
 
-def attention_gradient(name: str, inputs: tuple[np.ndarray, ...], options: tuple[Any, ...]) -> Case:
+def attention_gradient(name: str, inputs: tuple[np.ndarray, ...], options: tuple[Any, ...], cap: float) -> Case:
     def run(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        out, weights, inverse = attention(q, k, v, *options)
+        out, weights, inverse = attention(q, k, v, *options, softcap=cap)
         return out, (q, k, v, out, weights, inverse)
 
     def backward(dout: np.ndarray, saved: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
         gradients = [np.empty_like(x) for x in saved[:3]]
-        return attention_backward(dout, *saved, *options, *gradients)
+        return attention_backward(dout, *saved, *options, *gradients, softcap=cap)
 
     inputs = tuple(x.astype(np.float64) for x in inputs)
     return GradientCase(ops=(attention, attention_backward), name=name, function=Function(run, backward), inputs=inputs)
