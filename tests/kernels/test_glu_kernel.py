@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
 from devices import STORAGE, check_kernel, in_storage, on_devices, only_block
+from tolerances import assert_close
 
 import gpulayers as gl
+from gpulayers import cuda
 from gpulayers.ops.glu import GATES, glu, glu_backward
 
 every = pytest.mark.parametrize("gate", GATES)
@@ -102,3 +104,20 @@ def test_a_gate_that_is_none(device):
             glu(x, "relu")
         with pytest.raises(ValueError, match="glu: gate must be one of sigmoid, silu, gelu, gelu_tanh, got 'relu'"):
             glu_backward(x[:, :1].copy(), x, "relu")
+
+
+@on_devices
+def test_a_gated_feedforward_launches_its_unit_once_each_way(device, monkeypatch, rng):
+    """And gives what it gives on the CPU."""
+    here, there = (gl.FeedForward(6, 10, "swiglu", rng=0) for _ in range(2))
+    there.to(device=device)
+    x, dy = rng.normal(size=(2, 2, 3, 6)).astype(np.float32)
+    launched = []
+    monkeypatch.setattr(cuda, "on_launch", lambda name, args, launch: (launched.append(name), launch()))
+    y, saved = there.forward(gl.to_device(x, device))
+    dx = there.backward(gl.to_device(dy, device), saved)
+    assert [name for name in launched if "glu" in name] == ["glu", "glu_backward"]
+    exact, kept = here.forward(x)
+    assert_close(y.get(), exact, factor=5)
+    assert_close(dx.get(), here.backward(dy, kept), factor=5)
+    assert_close(there.up.weight.grad.get(), here.up.weight.grad, factor=5)
