@@ -18,13 +18,14 @@ def maximum(x: np.ndarray, least: float) -> np.ndarray:
 
 
 def where(condition: np.ndarray, a: Value, b: Value) -> np.ndarray:
-    """A choice without branches, which random conditions mispredict: bits of a or of b, times 1 or 0."""
-    out = np.multiply(_bits(a), condition)
-    out |= np.multiply(_bits(b), ~condition)
+    """A choice without branches, which random conditions mispredict: of the bits, b ^ (a ^ b) is a, and b ^ 0 is b."""
+    a, b = _bits(a), _bits(b)
+    out = np.multiply(a ^ b, condition)
+    out ^= b
     return out.view(np.float32)
 
 
-def _bits(value: Value) -> np.ndarray | np.uint32:
+def _bits(value: Value) -> np.ndarray:
     return np.asarray(value, np.float32).view(np.uint32)
 
 
