@@ -101,7 +101,7 @@ def resumed(namespace: argparse.Namespace, ranks: Communicator) -> tuple[Trainer
 def beyond_the_schedule(trainer: Trainer) -> str:
     """A line on the rate of the steps that come after the end of the schedule, if there are any."""
     schedule, horizon = trainer.config.optimizer.schedule, trainer.config.optimizer.schedule_steps or 0
-    if schedule == "constant" or trainer.config.training.steps <= horizon:
+    if schedule in ("constant", "plateau") or trainer.config.training.steps <= horizon:
         return ""
     rate = trainer.optimizer.rate(horizon)
     return f"\nthe {schedule} schedule ends at step {horizon}: beyond it the rate stays {rate:g}"

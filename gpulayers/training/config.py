@@ -34,7 +34,7 @@ class OptimizerOptions(Options):
 
     name: str = option("adamw", "update rule", choices=RULES, flag="--optimizer")
     lr: float = option(2e-3, "learning rate at its highest", at_least=0, at_most=1e30)
-    schedule: str = option("cosine", "course of the learning rate", choices=tuple(SCHEDULES))
+    schedule: str = option("cosine", "course of the learning rate", choices=(*SCHEDULES, "plateau"))
     schedule_steps: int | None = option(
         None, "steps until the schedule has run out; fixed for the life of a run", at_least=1, default_text="as steps"
     )
@@ -44,15 +44,18 @@ class OptimizerOptions(Options):
     )  # fmt: skip
     lr_final: float = option(
         0.05,
-        "linear, cosine, polynomial, exponential: part of the rate that is left at the end; cyclic, cosine_restarts: "
-        "its lowest",
+        "linear, cosine, polynomial, exponential: part of the rate that is left at the end; cyclic, cosine_restarts, "
+        "plateau: its lowest",
         at_least=0,
         at_most=1,
     )
     lr_step_size: int | None = option(
         None, "step: steps between two falls", at_least=1, default_text="a third of schedule-steps"
     )
-    lr_gamma: float = option(0.1, "step, multi_step: factor of a fall", above=0, at_most=1)
+    lr_gamma: float = option(0.1, "step, multi_step, plateau: factor of a fall", above=0, at_most=1)
+    lr_patience: int = option(
+        1, "plateau: measurements (--eval-every) in a row without a lower loss that pass before a fall", at_least=0
+    )
     weight_decay: float = option(0.1, "decay of matrices and tables; vectors never decay", at_least=0)
     l1: float = option(0.0, "factor of the L1 penalty on matrices and tables", at_least=0)
     clip: float = option(1.0, "largest norm of the whole gradient; 0: any", at_least=0)
@@ -71,7 +74,7 @@ class OptimizerOptions(Options):
         warmup = max(horizon // 20, min(100, horizon // 4)) if self.warmup is None else self.warmup
         if warmup > horizon:
             raise ConfigError(f"warmup must be at most schedule_steps, got {warmup} and {horizon}")
-        if horizon > MOST_STEPS and self.schedule != "constant":
+        if horizon > MOST_STEPS and self.schedule not in ("constant", "plateau"):
             raise ConfigError(
                 f"schedule_steps (by default steps) must be at most {MOST_STEPS}, got {horizon}; "
                 f"a longer run takes --schedule constant, or goes on at the last rate"
@@ -80,6 +83,8 @@ class OptimizerOptions(Options):
             raise ConfigError(f"warmup must be at most {MOST_STEPS}, got {warmup}")
         if self.schedule == "exponential" and self.lr_final == 0:
             raise ConfigError("the exponential schedule takes an lr_final above 0, for it never gets to 0")
+        if self.schedule == "plateau" and self.lr_gamma == 1:
+            raise ConfigError("the plateau schedule takes an lr_gamma below 1, for it would never fall")
         if self.nesterov and self.momentum == 0:
             raise ConfigError("nesterov needs a momentum above 0")
         step_size = self.lr_step_size or max(1, -(-(horizon - warmup) // 3))

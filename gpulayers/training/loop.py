@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from gpulayers.backend import Array
 from gpulayers.ops.cross_entropy import count_targets, cross_entropy_inplace
 from gpulayers.ops.update_control import Outcome
-from gpulayers.optim import LossScaleError, Optimizer
+from gpulayers.optim import LossScaleError, Optimizer, Plateau
 from gpulayers.parallel import ALONE, Communicator, end_together
 from gpulayers.profiling.ranges import recording as listening
 from gpulayers.step import Train
@@ -215,6 +215,7 @@ class Trainer:
         record = self._figures(self.pending)
         if self._due(options.eval_every) or self.step == options.steps:
             record |= self._measure()
+            self._tell_schedule(record.get("val_loss", math.nan))
         self.metrics.write(record)  # before any checkpoint of this step: none is without its line
         if "val_loss" in record:
             self._keep_best(record["val_loss"])
@@ -293,6 +294,14 @@ class Trainer:
         figures = self.task.measure()
         self.progress.measured(shown(figures, self.task.units))
         return figures
+
+    def _tell_schedule(self, loss: float) -> None:
+        """A plateau lowers the rate where the validation loss no longer falls; all ranks hear it of the first."""
+        if isinstance(plateau := self.optimizer.schedule, Plateau):
+            heard = np.array([loss])
+            if self.ranks.size > 1:
+                self.ranks.communicator.broadcast(heard)
+            plateau.update(heard[0])
 
     def _keep_best(self, loss: float) -> None:
         """The checkpoint is kept as the best one if its validation loss is lower than ever."""

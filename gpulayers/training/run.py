@@ -13,7 +13,7 @@ import numpy as np
 from gpulayers.backend import to_numpy, use
 from gpulayers.data import DataError
 from gpulayers.models.huggingface import is_folder
-from gpulayers.optim import LossScale, Optimizer, make_optimizer, make_schedule
+from gpulayers.optim import LossScale, Optimizer, Plateau, make_optimizer, make_schedule
 from gpulayers.parallel import ALONE, Communicator, together
 from gpulayers.parameter import NoRoom, room_for
 from gpulayers.storage import FileError, StrPath, filled_folder, only_writer
@@ -207,6 +207,10 @@ def optimizer_for(task: Task) -> Optimizer:
         "step": {"step_size": o.lr_step_size, "gamma": o.lr_gamma},
         "multi_step": {"gamma": o.lr_gamma},
     }
+    if o.schedule == "plateau":
+        schedule = Plateau("min", o.lr_gamma, o.lr_patience, min_factor=o.lr_final, warmup=o.warmup or 0)
+    else:
+        schedule = make_schedule(o.schedule, o.schedule_steps or 1, o.warmup or 0, **of_schedule.get(o.schedule, {}))
     of_rule: dict[str, dict[str, Any]] = {
         **dict.fromkeys(("adam", "adamw", "nadam", "radam"), adam),
         "sgd": {"momentum": o.momentum, "nesterov": o.nesterov},
@@ -222,7 +226,7 @@ def optimizer_for(task: Task) -> Optimizer:
         l1=o.l1,
         clip_norm=o.clip or None,
         clip_value=o.clip_value or None,
-        schedule=make_schedule(o.schedule, o.schedule_steps or 1, o.warmup or 0, **of_schedule.get(o.schedule, {})),
+        schedule=schedule,
         threads=config.training.threads,
         loss_scale=loss_scale(task) if config.training.dtype == "float16" else None,
         **of_rule[o.name],
