@@ -1,7 +1,7 @@
-"""The `gpulayers` command: train, generate, evaluate, profile, verify, doctor, lab, walk, report.
+"""The `gpulayers` command: train, generate, evaluate, export, profile, verify, doctor, lab, walk, report.
 
     gpulayers train [TASK] [options]       gpulayers generate RUN [options]        gpulayers evaluate RUN [options]
-    gpulayers profile nsys|ncu|events -- train [options]
+    gpulayers export RUN FOLDER            gpulayers profile nsys|ncu|events -- train [options]
     gpulayers verify [OP...] [options]     gpulayers doctor [--json]              gpulayers lab [options]
     gpulayers walk [MODEL] [options]              gpulayers report RUN [RUN...] [options]
 
@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 
 import gpulayers
-from gpulayers.cli import doctor, evaluate, generate, lab, profile, report, train, verify, walk
+from gpulayers.cli import doctor, evaluate, export, generate, lab, profile, report, train, verify, walk
 from gpulayers.cli.arguments import Parser, UsageError
 from gpulayers.cuda import GPUUnavailable
 from gpulayers.data import DataError
@@ -37,6 +37,7 @@ COMMANDS = {
     "train": train,
     "generate": generate,
     "evaluate": evaluate,
+    "export": export,
     "profile": profile,
     "verify": verify,
     "doctor": doctor,

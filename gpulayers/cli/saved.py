@@ -32,7 +32,9 @@ class SavedOptions:
 
 def add_saved(parser: Parser) -> None:
     """RUN, and the options of `SavedOptions`."""
-    parser.add_argument("run", metavar="RUN", help="a run folder or a checkpoint file")
+    parser.add_argument(
+        "run", metavar="RUN", help="a run folder, a checkpoint file, or a folder of a GPT-2 of transformers"
+    )
     add_options(parser.add_argument_group("model"), SavedOptions(), "saved")
 
 

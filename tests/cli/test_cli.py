@@ -70,7 +70,7 @@ def test_help_names_every_option_with_its_default(task, capfd):
     assert "%" not in text
 
 
-@pytest.mark.parametrize("command", ["generate", "evaluate"])
+@pytest.mark.parametrize("command", ["generate", "evaluate", "export"])
 def test_help_of_the_other_commands(command, capfd):
     with pytest.raises(SystemExit, match="0"):
         main([command, "--help"])

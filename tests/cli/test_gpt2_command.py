@@ -121,6 +121,32 @@ def test_a_smaller_context_and_another_dropout(capfd, text, tmp_path):
     np.testing.assert_array_equal(start["model.wpe.weight"], GPT.load(FOLDER).state_dict()["wpe.weight"][:8])
 
 
+def test_export_a_run(capfd, text, tmp_path):
+    """There and back: what was trained from the folder is a folder again, with its tokenizer."""
+    options = flags(QUICK | {"--data": text, "--lr": 1e-2})
+    run(capfd, "train", "--from", FOLDER, *options, "--out", tmp_path / "a")
+    assert "written: " in run(capfd, "export", tmp_path / "a", tmp_path / "x", "--checkpoint", "last").err
+    model, state = GPT.load(tmp_path / "x"), load_checkpoint(tmp_path / "a" / "checkpoint-00000004.safetensors")[0]
+    np.testing.assert_array_equal(model.wte.weight.data, state["model.wte.weight"])
+    assert not np.array_equal(model.wte.weight.data, GPT.load(FOLDER).wte.weight.data)
+    prompt = ["--prompt", "9 green", "--tokens", 5]
+    again = run(capfd, "generate", tmp_path / "x", *prompt).out
+    assert again == run(capfd, "generate", tmp_path / "a", *prompt, "--checkpoint", "last").out
+    assert "exists already" in sentence(capfd, "export", tmp_path / "a", text)
+
+
+def test_what_cannot_be_exported(capfd, text, tmp_path):
+    options = [*flags(QUICK | SMALL | {"--data": text}), "--steps", 0]
+    run(capfd, "train", *options, "--out", tmp_path / "a")
+    wanted = "cannot be written for transformers: save_pretrained: GPT-2 has no form for a model with rotary = True"
+    assert wanted in sentence(capfd, "export", tmp_path / "a", tmp_path / "x")
+    run(capfd, "train", *options, "--no-rotary", "--out", tmp_path / "b")
+    run(capfd, "export", tmp_path / "b", tmp_path / "x")
+    assert sorted(path.name for path in (tmp_path / "x").iterdir()) == ["config.json", "model.safetensors"]
+    run(capfd, "train", "feedforward", "--tiny", "--steps", 0, "--data", text, "--out", tmp_path / "c")
+    assert "holds a model that has no form in transformers" in sentence(capfd, "export", tmp_path / "c", tmp_path / "y")
+
+
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [

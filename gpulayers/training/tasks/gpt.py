@@ -4,12 +4,12 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 
 from gpulayers.backend import device_of, to_device
-from gpulayers.data import Batches, DataError, Tokenizer
+from gpulayers.data import Batches, DataError, SubwordTokenizer, Tokenizer
 from gpulayers.decoding import beam_search
 from gpulayers.layers.feedforward import ACTIVATIONS
 from gpulayers.models.continuation import Continuation
@@ -189,6 +189,15 @@ class GPTTask(Task):
             }
             written = write(saved.model, tokenizer, prompt, tokens, sampling, **options)
         return (piece for part in ([prompt], written, ["\n"]) for piece in part)
+
+    @classmethod
+    def export(cls, saved: Saved, folder: str) -> None:
+        """A folder of transformers. Raises ConfigError for a model that is no GPT-2, with rotary positions say."""
+        tokenizer, model = tokenizer_of(saved), cast(GPT, saved.model)
+        try:
+            model.save_pretrained(folder, tokenizer if isinstance(tokenizer, SubwordTokenizer) else None)
+        except ValueError as error:
+            raise ConfigError(f"{saved.path} cannot be written for transformers: {error}") from error
 
     @classmethod
     def beginning_from(cls, config: Config, folder: str) -> Config:

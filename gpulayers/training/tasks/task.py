@@ -161,6 +161,11 @@ class Task:
         """What `gpulayers generate RUN` writes, in pieces. Raises ConfigError before the first one."""
         raise ConfigError(f"{saved.path} holds a model that does not write: gpulayers evaluate measures it")
 
+    @classmethod
+    def export(cls, saved: Saved, folder: str) -> None:
+        """What `gpulayers export RUN FOLDER` writes. Raises ConfigError where there is no such form."""
+        raise ConfigError(f"{saved.path} holds a model that has no form in transformers that could be written")
+
     # ------------------------------------------------------------------------------------------------ settings
 
     @classmethod
