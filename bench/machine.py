@@ -78,6 +78,12 @@ def copy_bandwidth(nbytes: int, seconds: float = 0.2, clock: str = "wall") -> fl
     return 2 * source.nbytes / best_of(lambda: np.copyto(target, source), seconds, clock)
 
 
+def read_bandwidth(nbytes: int = 1 << 28, seconds: float = 0.6, clock: str = "wall") -> float:
+    """Bytes a second that BLAS's threads read of an array that is in no cache: the sum of its squares."""
+    a = np.ones(nbytes // 4, np.float32)
+    return a.nbytes / best_of(lambda: np.dot(a, a), seconds, clock)
+
+
 def blas_flops(size: int = 1024, seconds: float = 0.6, clock: str = "wall") -> float:
     """Float32 operations in a second of a square matrix product, with the threads that BLAS has now."""
     a = np.random.default_rng(0).random((size, size), np.float32)
@@ -112,13 +118,16 @@ class Neighbours:
     def __init__(self) -> None:
         self.start, self.busy, self.own = time.perf_counter(), _busy_seconds(), _own_seconds()
 
-    def share(self) -> float | None:
-        """Processor time of other processes (and of a hypervisor) over that of all cores; None where unknown."""
+    def share(self, own: float | None = None) -> float | None:
+        """Processor time of other processes (and of a hypervisor) over that of all cores; None where unknown.
+
+        own: processor seconds that do not count, by default those of this process.
+        """
         busy = _busy_seconds()
         if busy is None or self.busy is None:
             return None
         wall = time.perf_counter() - self.start
-        others = (busy - self.busy) - (_own_seconds() - self.own)
+        others = (busy - self.busy) - (_own_seconds() - self.own if own is None else own)
         return max(0.0, others) / (wall * (os.cpu_count() or 1))
 
 
