@@ -192,7 +192,8 @@ def _print(result: dict[str, Any], sizes: Sizes) -> None:
     print(table(["", "", "ms/token", "tokens/s", "of floor", "error", "dropped", f"/ {PEER}"], rows))
     print(
         f"floor: {sizes.bytes_read / 1e6:.0f} MB of weights, keys and values a token at the "
-        f"{ceilings['read'] / 1e9:.1f} GB/s at which this run could read; products of the prompt at {ceilings['flops'] / 1e9:.0f} GFLOP/s"
+        f"{ceilings['read'] / 1e9:.1f} GB/s at which this run could read; products of the prompt at "
+        f"{ceilings['flops'] / 1e9:.0f} GFLOP/s"
     )
     print("\n".join(f"{phase}: {PHASES[phase]}" for phase in result["phases"]))
     _print_ratios(result)

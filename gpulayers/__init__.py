@@ -77,6 +77,7 @@ from gpulayers.layers.summary import summary
 from gpulayers.masks import causal_mask, padding_mask
 from gpulayers.models import (
     GPT,
+    Continuation,
     FeedForwardConfig,
     FeedForwardNet,
     GPTConfig,
@@ -123,8 +124,10 @@ from gpulayers.optim import (
     make_schedule,
 )
 from gpulayers.parameter import Buffer, Parameter, pack
+from gpulayers.sampling import Sampling
 from gpulayers.step import Train
 from gpulayers.storage import FileError
+from gpulayers.training.generate import generate, generate_batch, stream, stream_batch, write
 
 __version__ = "0.1.0"
 
@@ -152,6 +155,7 @@ __all__ = [
     "AdditiveAttention",
     "BatchNorm",
     "Buffer",
+    "Continuation",
     "DecoderBlock",
     "Dropout",
     "Embedding",
@@ -197,6 +201,7 @@ __all__ = [
     "Residual",
     "Rotary",
     "Rprop",
+    "Sampling",
     "Seq2Seq",
     "Seq2SeqConfig",
     "Sequential",
@@ -229,6 +234,8 @@ __all__ = [
     "cross_entropy",
     "cross_entropy_inplace",
     "device_of",
+    "generate",
+    "generate_batch",
     "grad_norm",
     "gradcheck",
     "greedy_decode",
@@ -251,6 +258,8 @@ __all__ = [
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_backward",
     "smooth_l1_loss",
+    "stream",
+    "stream_batch",
     "summary",
     "to_device",
     "to_numpy",
@@ -258,4 +267,5 @@ __all__ = [
     "top_k_backward",
     "torch_map",
     "use",
+    "write",
 ]

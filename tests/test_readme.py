@@ -16,6 +16,7 @@ PROGRAMS = {
     "an encoder-decoder": ("docs/seq2seq.md", "Seq2SeqConfig", r"^\d\.\d+ \[7 6 5\] \[.*\]\n\[\["),
     "a ledger": ("docs/lab.md", "Ledger", r"^\['wte', .*'head'\]\nTrue None$"),
     "decoding with a transformer": ("docs/transformer.md", "beam_search", r"^2 2\n\(2, 4, 3, 4\)$"),
+    "a GPT that writes": ("docs/generation.md", "generate_batch", r"20 2 \(1, 5\)$"),
     "a vision transformer by hand": ("docs/vit.md", "ViTConfig", r"^\d+\.\d+ \d\.\d+\n\[\[\["),
 }
 

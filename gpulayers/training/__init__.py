@@ -3,6 +3,6 @@
 loop.py         one training step, and the trainer around it         <- start reading here
 tasks/          what is trained: data, network, samples              config.py, options.py   the settings
 run.py          run folders: start, resume, open a saved model       checkpoint.py, metrics.py, plot.py
-generate.py     sampling text                                        evaluate.py   loss, perplexity, bits per byte
+generate.py     writing text; windows.py: what a model sees of it    evaluate.py   loss, perplexity, bits per byte
 health.py       what makes a layer sick; ledger.py measures it, health_log.py writes it down, health_plot.py draws it
 """

@@ -11,10 +11,10 @@ from gpulayers.models.gpt import GPT, GPTConfig
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # bench is not installed; it is run from the repository
 
-from bench import generate, generate_ours  # noqa: E402 after the path
-from bench.generate_case import CASES, parameters, read_ids  # noqa: E402
-from bench.machine import read_bandwidth  # noqa: E402
-from bench.worker import Worker  # noqa: E402
+from bench import generate, generate_ours
+from bench.generate_case import CASES, parameters, read_ids
+from bench.machine import read_bandwidth
+from bench.worker import Worker
 
 TINY = CASES["tiny"]
 
