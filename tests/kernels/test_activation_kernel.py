@@ -25,18 +25,19 @@ def meetings(kind):
 @in_storage
 @every
 def test_against_the_reference(device, storage, kind, rng):
-    x, dy = rng.normal(0, 3, (2, 3, 43)).astype(np.float32)
+    x, dy = rng.normal(0, 3, (2, 3, 41)).astype(np.float32)
     check_kernel(activation, device, kind, x, *NUMBERS.get(kind, ()), storage=storage)
     check_kernel(activation_backward, device, kind, dy, x, *NUMBERS.get(kind, ()), storage=storage)
 
 
 @on_devices
 @in_storage
-@pytest.mark.parametrize("size", [0, 1, 7, 1024, 5001])
-def test_lengths(device, storage, size, rng):
-    x, dy = rng.normal(0, 3, (2, size)).astype(np.float32)
-    check_kernel(activation, device, "hardswish", x, storage=storage)
-    check_kernel(activation_backward, device, "hardswish", dy, x, storage=storage)
+def test_lengths(device, storage, rng):
+    """None; less than 16 bytes; whole packs; two blocks and more in every storage."""
+    for size in (0, 1, 64, 4099):
+        x, dy = rng.normal(0, 3, (2, size)).astype(np.float32)
+        check_kernel(activation, device, "hardswish", x, storage=storage)
+        check_kernel(activation_backward, device, "hardswish", dy, x, storage=storage)
 
 
 @on_devices

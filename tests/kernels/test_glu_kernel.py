@@ -21,24 +21,34 @@ def test_against_the_reference(device, storage, gate, rng):
 
 @on_devices
 @in_storage
-@pytest.mark.parametrize("shape", [(1, 1), (5, 3), (3, 8), (2, 131), (3, 64), (33, 260), (0, 4), (4, 0)])
+@pytest.mark.parametrize("shape", [(5, 3), (3, 64), (17, 260)])
 def test_shapes(device, storage, shape, rng):
     """Rows of whole packs and others; more elements than one block has."""
     rows, cols = shape
-    gate = "silu"
     x, dy = rng.normal(0, 2, (rows, 2 * cols)).astype(np.float32), rng.normal(size=shape).astype(np.float32)
-    check_kernel(glu, device, x, gate, storage=storage)
-    check_kernel(glu_backward, device, dy, x, gate, storage=storage)
+    check_kernel(glu, device, x, "silu", storage=storage)
+    check_kernel(glu_backward, device, dy, x, "silu", storage=storage)
+
+
+@on_devices
+def test_hardly_anything(device, rng):
+    for shape in ((1, 1), (2, 131), (0, 4), (4, 0)):
+        x, dy = rng.normal(size=(shape[0], 2 * shape[1])).astype(np.float32), rng.normal(size=shape).astype(np.float32)
+        check_kernel(glu, device, x, "silu")
+        check_kernel(glu_backward, device, dy, x, "silu")
 
 
 @on_devices
 @every
-@pytest.mark.parametrize("value", [-1e-3, -1, -5, 0.0, 1e-3, 1, 5])
-def test_each_value_has_its_digits(device, gate, value):
-    x, dy = np.array([[3, value]], np.float32), np.ones((1, 1), np.float32)
-    check_kernel(glu, device, x, gate)
-    da = check_kernel(glu_backward, device, dy, x, gate)[0].get()[0, 0]
-    assert 3 * da == pytest.approx(glu.reference(x.astype(np.float64), gate)[0, 0], rel=2e-6)
+def test_each_value_has_its_digits(device, gate):
+    """One by one: a small result beside large ones counts. Derivatives lose digits where they cross 0, or 1 - s does."""
+    b = np.array([-9, -5, -1, -1e-3, 0, 1e-3, 1, 5], np.float32)
+    x, dy = np.concatenate([np.full(8, 3, np.float32), b])[None], np.ones((1, 8), np.float32)
+    exact = glu.reference(x.astype(np.float64), gate)
+    assert glu(gl.to_device(x, device), gate).get() == pytest.approx(exact, rel=3e-6)
+    exact = glu_backward.reference(dy.astype(np.float64), x.astype(np.float64), gate)
+    dx = glu_backward(gl.to_device(dy, device), gl.to_device(x, device), gate).get()
+    assert dx == pytest.approx(exact, rel=3e-6, abs=3e-7)
 
 
 @on_devices
@@ -58,7 +68,7 @@ def test_extremes(device, gate):
 
 @on_devices
 @in_storage
-@pytest.mark.parametrize("start", [1, 2, 4])
+@pytest.mark.parametrize("start", [1, 4])
 def test_any_alignment(device, storage, start, rng):
     """Arrays that begin beside a 16-byte boundary, with rows that are whole packs and rows that are not."""
     flat = gl.to_device(rng.normal(size=200).astype(STORAGE[storage]), device)

@@ -48,7 +48,7 @@ LAYOUTS = {
 }
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=150)
 @given(
     name=st.sampled_from(list(LAYERS)),
     shape=st.lists(st.integers(0, 5), min_size=1, max_size=4),
