@@ -22,8 +22,8 @@ def meetings(kind):
 
 
 @on_devices
-@in_storage
 @every
+@in_storage
 def test_against_the_reference(device, storage, kind, rng):
     x, dy = rng.normal(0, 3, (2, 3, 41)).astype(np.float32)
     check_kernel(activation, device, kind, x, *NUMBERS.get(kind, ()), storage=storage)
@@ -69,8 +69,8 @@ def test_each_value_has_its_digits(device, kind):
 
 
 @on_devices
-@in_storage
 @every
+@in_storage
 def test_extremes_and_nan(device, storage, kind):
     """What the float64 reference gives, and PyTorch; a NaN in x is one in y."""
     largest = 6e4 if storage == "float16" else 1e30  # selu of the very largest float16 is none

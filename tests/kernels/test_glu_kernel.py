@@ -11,8 +11,8 @@ every = pytest.mark.parametrize("gate", GATES)
 
 
 @on_devices
-@in_storage
 @every
+@in_storage
 def test_against_the_reference(device, storage, gate, rng):
     x, dy = rng.normal(0, 2, (7, 18)).astype(np.float32), rng.normal(size=(7, 9)).astype(np.float32)
     check_kernel(glu, device, x, gate, storage=storage)
@@ -41,7 +41,7 @@ def test_hardly_anything(device, rng):
 @on_devices
 @every
 def test_each_value_has_its_digits(device, gate):
-    """One by one: a small result beside large ones counts. Derivatives lose digits where they cross 0, or 1 - s does."""
+    """One by one: a small result beside large ones counts. A derivative loses digits where it or 1 - s is near 0."""
     b = np.array([-9, -5, -1, -1e-3, 0, 1e-3, 1, 5], np.float32)
     x, dy = np.concatenate([np.full(8, 3, np.float32), b])[None], np.ones((1, 8), np.float32)
     exact = glu.reference(x.astype(np.float64), gate)
