@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -39,14 +40,20 @@ class WorkerError(RuntimeError):
 class Worker:
     """The parent's end."""
 
-    def __init__(self, name: str, threads: int, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        threads: int,
+        environment: dict[str, str] | None = None,
+        command: Sequence[str] = (sys.executable, "-m", "bench.worker"),
+    ) -> None:
         variables = {key: value for key, value in os.environ.items() if key not in UNSET}
         for key in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
             variables[key] = str(threads)
         variables.update(environment or {})
         self.name = name
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "bench.worker"],
+            list(command),
             cwd=ROOT,
             env=variables,
             stdin=subprocess.PIPE,

@@ -13,6 +13,7 @@ from gpulayers.backend import array_module, use
 from gpulayers.profiling.ranges import Range, Ranges, Recorder, named
 from gpulayers.training import loop
 from gpulayers.training.config import Config
+from gpulayers.training.ranks import Ranks as TrainingRanks
 from gpulayers.training.run import optimizer_for
 from gpulayers.training.tasks import TASKS
 from gpulayers.training.threads import Threads, threads_of
@@ -21,7 +22,12 @@ from gpulayers.training.threads import Threads, threads_of
 def calls() -> list[tuple[Any, str, Range]]:
     """What a run does beside layers, ops and optimizer, for `Ranges`."""
     own = [("_measure", "evaluation"), ("_sample", "sample"), ("_save", "save"), ("_plot", "plot")]
-    return [(loop, "train_step", named("step")), *((loop.Trainer, function, named(kind)) for function, kind in own)]
+    between = (TrainingRanks, "_all_reduce", named("all_reduce"))
+    return [
+        (loop, "train_step", named("step")),
+        between,
+        *((loop.Trainer, function, named(kind)) for function, kind in own),
+    ]
 
 
 class Steps:

@@ -62,8 +62,9 @@ class Ranks:
 
         A GPU that has met a target or id out of range makes the loss NaN, for then all ranks have to skip the step.
         """
-        if self.size == 1:
-            return loss, count
+        return (loss, count) if self.size == 1 else self._all_reduce(flat, loss, count)
+
+    def _all_reduce(self, flat: Flat, loss: Any, count: Any) -> tuple[Any, Any]:
         self.communicator.all_reduce(flat.grad)
         sums = zeros(2, np.float64, like=flat.data)
         sums[0], sums[1] = loss, count

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import time
 from pathlib import Path
 
@@ -123,6 +124,16 @@ def test_ranks_with_other_settings_are_told_so_once(straight, tmp_path):
     says = "rank 1 has [optimizer] lr 0.5 and rank 0 0.25: all ranks take the same versions, options and data"
     assert done.stderr == f"gpulayers: error: {says}\n"
     assert not out.exists()
+
+
+def test_the_program_of_the_page(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "parallel.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    script = tmp_path / "program.py"
+    script.write_text(program.replace("range(20)", "range(2)"), encoding="utf-8")
+    done = run(command(2, script))
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"0 5\.\d+\n1 5\.\d+\n", done.stdout)  # from one rank alone
 
 
 # ---------------------------------------------------------------------------------------------------- one process
