@@ -15,6 +15,7 @@ Language models are unsupervised multitask learners, 2019 (GPT-2).
 import math
 import statistics
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,19 @@ def generator(rng: Rng) -> np.random.Generator:
     if rng is not None and (not hasattr(rng, "__index__") or rng < 0):
         raise ValueError(f"rng must be a numpy Generator, a seed of 0 or more, or None, got {rng!r}")
     return np.random.default_rng(rng)
+
+
+class Nothing(np.random.Generator):
+    """Draws zeros, which take no time: for a model whose values will be overwritten, by those of a file say."""
+
+    def __init__(self) -> None:
+        super().__init__(np.random.PCG64(0))
+
+    def normal(self, loc: Any = 0.0, scale: Any = 1.0, size: Any = None) -> Any:
+        return np.zeros(size or ())
+
+    def uniform(self, low: Any = 0.0, high: Any = 1.0, size: Any = None) -> Any:
+        return np.zeros(size or ())
 
 
 def _fans(shape: Shape) -> tuple[int, int]:

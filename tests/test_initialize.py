@@ -6,6 +6,7 @@ import pytest
 
 from gpulayers import initialize as init
 from gpulayers.layers.linear import Linear
+from gpulayers.models.gpt import GPT, GPTConfig
 
 SHAPE = (300, 200)
 N = SHAPE[0] * SHAPE[1]
@@ -199,3 +200,12 @@ def test_sparse(sparsity):
 def test_refused(call, sentence):
     with pytest.raises(ValueError, match=sentence):
         call()
+
+
+def test_nothing_is_drawn_for_a_model_that_is_overwritten():
+    config = GPTConfig(vocab=11, context=7, layers=2, heads=2, dim=8, tied=False)
+    empty, drawn = (dict(GPT(config, seed).named_parameters()) for seed in (init.Nothing(), 0))
+    assert empty.keys() == drawn.keys()
+    for name, parameter in empty.items():
+        assert parameter.shape == drawn[name].shape
+        assert set(np.unique(parameter.data)) <= {0.0, 1.0}  # 1: the gains of the norms

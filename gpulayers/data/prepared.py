@@ -131,7 +131,7 @@ def _made(kind: str, vocab_size: int | None, sources: list[Source], whole: bool)
                 characters.update(text)
         return CharTokenizer("".join(characters))
     texts = (piece for source in sources for piece in pieces(_training_part(source, whole)))
-    return SubwordTokenizer.train(_shown(texts, "reading", sum(s.size for s in sources)), vocab_size or 4096)
+    return SubwordTokenizer.train(_shown(texts, "reading", 0, sum(s.size for s in sources)), vocab_size or 4096)
 
 
 def _training_part(source: Source, whole: bool) -> Iterator[str]:
@@ -152,11 +152,11 @@ def _lengths(source: Source, separator: str, whole: bool) -> tuple[int, int]:
     return length if whole else length - length // 10, length
 
 
-def _encoded(source: Source, tokenizer: Tokenizer, start: int, stop: int) -> Iterator[np.ndarray]:
-    """The tokens of characters start to stop, in pieces."""
+def _encoded(source: Source, tokenizer: Tokenizer, start: int, stop: int, total: int) -> Iterator[np.ndarray]:
+    """The tokens of characters start to stop of `total`, in pieces."""
     separator = separator_of(tokenizer)
     texts = pieces(part(chunks(source, separator), start, stop))
-    shown = _shown(texts, f"tokenising {source.name}", stop - start)
+    shown = _shown(texts, f"tokenising {source.name}", start, total)
     if isinstance(tokenizer, SubwordTokenizer):
         while some := [text for _, text in zip(range(TOGETHER), shown, strict=False)]:
             yield from tokenizer.encode_many(some)
@@ -169,9 +169,9 @@ def _in_memory(sources: list[Source], tokenizer: Tokenizer, whole: bool) -> tupl
     train, both, nothing = [], [], np.zeros(0, dtype_of(tokenizer))
     for source in sources:
         cut, end = _lengths(source, separator_of(tokenizer), whole)
-        first = np.concatenate([nothing, *_encoded(source, tokenizer, 0, cut)])
+        first = np.concatenate([nothing, *_encoded(source, tokenizer, 0, cut, end)])
         train.append(len(first))
-        both.append(np.concatenate([first, *_encoded(source, tokenizer, cut, end)]))
+        both.append(np.concatenate([first, *_encoded(source, tokenizer, cut, end, end)]))
     return train, both
 
 
@@ -198,10 +198,10 @@ def _streams(
     def counted(source: Source) -> Iterator[np.ndarray]:
         cut, end = _lengths(source, separator_of(tokenizer), whole)
         train.append(0)
-        for tokens in _encoded(source, tokenizer, 0, cut):
+        for tokens in _encoded(source, tokenizer, 0, cut, end):
             train[-1] += len(tokens)
             yield tokens
-        yield from _encoded(source, tokenizer, cut, end)
+        yield from _encoded(source, tokenizer, cut, end, end)
 
     for i, source in enumerate(sources):
         yield str(i), dtype_of(tokenizer), counted(source)
@@ -233,11 +233,11 @@ def _entry(cache: Path, about: list[Any]) -> Iterator[Path]:
         yield entry
 
 
-def _shown(texts: Iterable[str], what: str, total: int) -> Iterator[str]:
+def _shown(texts: Iterable[str], what: str, done: int, total: int) -> Iterator[str]:
     """The same texts, with a bar on a terminal, or a line now and then in a log file, where it takes long."""
-    done, last = 0, time.monotonic()
-    terminal = sys.stderr.isatty()
-    bar = tqdm(total=total, desc=what, unit="char", unit_scale=True, delay=1, leave=False, disable=not terminal)
+    last, terminal = time.monotonic(), sys.stderr.isatty()
+    look: dict[str, Any] = {"unit": "char", "unit_scale": True, "delay": 1, "leave": False, "disable": not terminal}
+    bar = tqdm(desc=what, initial=done, total=total, **look)
     with bar:
         for text in texts:
             yield text

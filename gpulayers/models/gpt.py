@@ -326,4 +326,4 @@ def load(path: StrPath, dtype: str = "float32") -> GPT:
         from gpulayers.models.huggingface import load_gpt2
 
         return load_gpt2(path, dtype)
-    return load_model(path, "GPT", lambda **sizes: GPT(GPTConfig(**sizes), dtype=dtype))
+    return load_model(path, "GPT", lambda **sizes: GPT(GPTConfig(**sizes), initialize.Nothing(), dtype))

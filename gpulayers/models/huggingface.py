@@ -15,6 +15,7 @@ import numpy as np
 
 from gpulayers.backend import is_floating, to_numpy
 from gpulayers.data.subword import SubwordTokenizer
+from gpulayers.initialize import Nothing
 from gpulayers.models.gpt import GPT, GPTConfig
 from gpulayers.storage import (
     FileError,
@@ -152,7 +153,7 @@ def load_gpt2(folder: StrPath, dtype: str = "float32", config: GPTConfig | None 
     tensors = read_weights(Path(folder), own)
     tensors["wpe.weight"] = tensors["wpe.weight"][: config.context]
     try:
-        model = GPT(config, np.random.Generator(np.random.SFC64(0)), dtype)  # the fastest to draw what is overwritten
+        model = GPT(config, Nothing(), dtype)
     except (ValueError, MemoryError) as error:
         raise FileError(f"{Path(folder) / CONFIG} does not describe a GPT-2: {error}") from error
     for name, parameter in model.named_parameters():
