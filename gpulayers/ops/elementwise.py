@@ -35,6 +35,8 @@ def tiled(vector: np.ndarray | None, like: np.ndarray) -> np.ndarray | None:
     """
     if vector is None:
         return None
+    if len(like) == 1:
+        return vector[None]
     tile = work_array(like, like.shape[1])
     tile[...] = vector
     return tile
