@@ -92,5 +92,6 @@ def check_hide(hide: Array, shape: tuple[int, int, int, int], who: str) -> Array
         a in (1, b) for a, b in zip(hide.shape[::-1], shape[::-1], strict=False)
     )  # aligned at the last axis, as in broadcasting
     if not fits:
-        raise ValueError(f"{who} takes a mask that broadcasts to (B, H, T, S) = {shape}, got {hide.shape}")
+        keys = "; for a mask (B, S) of keys write hide[:, None, None]" if hide.shape == (shape[0], shape[3]) else ""
+        raise ValueError(f"{who} takes a mask that broadcasts to (B, H, T, S) = {shape}, got {hide.shape}{keys}")
     return hide.reshape((1,) * (4 - hide.ndim) + hide.shape)
