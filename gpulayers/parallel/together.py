@@ -7,11 +7,11 @@ from gpulayers.parallel.communicator import Communicator, Elsewhere
 
 
 @contextmanager
-def together(communicator: Communicator) -> Iterator[None]:
+def together(communicator: Communicator, first_alone: bool = False) -> Iterator[None]:
     """If the block raises an Exception on any rank, all leave it by one.
 
     The first rank that has one raises it, with a note that says which rank it is where not all have the same; the
-    others raise `Elsewhere`.
+    others raise `Elsewhere`. first_alone: only the first rank does anything in the block, so nobody need be told which.
     """
     if communicator.size == 1:
         yield
@@ -28,7 +28,7 @@ def together(communicator: Communicator) -> Iterator[None]:
     first = next(rank for rank, text in enumerate(said) if text)
     if error is None or communicator.rank != first:
         raise Elsewhere(2)
-    if any(text != said[first] for text in said):
+    if not first_alone and any(text != said[first] for text in said):
         error.add_note(f"(on rank {first} of {communicator.size})")
     raise error
 

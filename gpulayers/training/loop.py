@@ -137,7 +137,7 @@ class Trainer:
             self._outputs(),
             threadpool_limits(options.threads, "blas"),
             np.errstate(over="ignore", invalid="ignore", divide="ignore"),  # looked for and reported, see train_step
-            threads_of(self.task.model, options, self.task.grain) as self.threads,
+            threads_of(self.task.model, options, self.task.grain // self.ranks.size) as self.threads,
             StopSignal(self.ranks.rank == 0) as stop,
             self._parting(),
         ):

@@ -55,7 +55,7 @@ def start(config: Config, folder: StrPath | None = None, communicator: Communica
         config.write(unfinished / CONFIG)
         trainer.save()
 
-    with together(communicator):
+    with together(communicator, first_alone=True):
         if first:
             trainer.folder = new_folder(config.task, folder, fill)
     trainer.folder = Path(communicator.broadcast_text(str(trainer.folder)))
@@ -102,7 +102,7 @@ def resume(
     changes = {name: value for name, value in changes.items() if value is not None}
     agree(communicator, **{name: value for name, value in changes.items() if name != "threads"})
     cores, trainer = threads_of_rank(communicator), None
-    with together(communicator):
+    with together(communicator, first_alone=True):
         if communicator.rank == 0:
             trainer = _resume(Path(folder), changes, cores, warn, communicator)
     return _followed(trainer, communicator)
