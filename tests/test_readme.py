@@ -17,6 +17,8 @@ PROGRAMS = {
     "a ledger": ("docs/lab.md", "Ledger", r"^\['wte', .*'head'\]\nTrue None$"),
     "decoding with a transformer": ("docs/transformer.md", "beam_search", r"^2 2\n\(2, 4, 3, 4\)$"),
     "a GPT that writes": ("docs/generation.md", "generate_batch", r"20 2 \(1, 5\)$"),
+    "weights of GPT-2": ("docs/gpt2.md", "save_pretrained", "^True$"),
+    "batches of a text": ("docs/data.md", "prepare", r"^\(8, 64\) True$"),
     "a vision transformer by hand": ("docs/vit.md", "ViTConfig", r"^\d+\.\d+ \d\.\d+\n\[\[\["),
 }
 
