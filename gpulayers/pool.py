@@ -1,65 +1,86 @@
 """Host memory whose blocks are used again: the pool behind `backend.empty` on NumPy.
 
 A large fresh array costs a page fault for each 4 KiB the first time it is written, and the allocator gives the memory
-back to the system when the array dies, so every training step would pay anew. Here a block stays mapped: a `_Lease` is
+back to the system when the array dies, so every training step would pay anew. Here a block stays mapped: a lease is
 the `base` of the array and of all views on it, and when the last of them dies the block returns to the free list.
 """
 
+import ctypes
+import functools
 import math
-from collections import defaultdict
+from typing import Any, NamedTuple
 
 import numpy as np
 
 SMALL = 1 << 15  # below 32 KiB the allocator keeps its memory anyway, and is faster than the pool
 ALIGNMENT = 64  # a cache line, and the widest vector load
 
-_free: defaultdict[int, list[np.ndarray]] = defaultdict(list)  # capacity in bytes -> blocks that nobody uses
+
+class _Block(NamedTuple):
+    memory: np.ndarray
+    address: int  # the first aligned one
 
 
-class _Lease:
-    """Owner of one block for as long as an array looks at it. NumPy reads `__array_interface__`."""
+class _Blocks:
+    """The blocks of one capacity in bytes: `free` ones, which nobody uses, and the type of a lease on one.
 
-    __slots__ = ("__array_interface__", "block")
+    A lease is a ctypes array that lies on the block, since that is what NumPy makes an array on in the least time: an
+    array from the pool takes 3 us, one by `__array_interface__` took 12, in steps of 100 arrays or more.
+    """
 
-    def __init__(self, block: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        self.block = block
-        address = block.ctypes.data
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": shape,
-            "typestr": dtype.str,
-            "data": (address + -address % ALIGNMENT, False),
-        }
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.free: list[_Block] = []
+        give_back = self.free.append
 
-    def __del__(self) -> None:
-        _free[self.block.nbytes].append(self.block)
+        class Lease(ctypes.c_char * capacity):
+            block: _Block
+
+            def __del__(self) -> None:
+                give_back(self.block)
+
+        self._lease = Lease
+
+    def lend(self) -> Any:
+        try:
+            block = self.free.pop()  # one call, so that two threads cannot get the same block
+        except IndexError:
+            memory = np.empty(self.capacity + ALIGNMENT, np.uint8)
+            block = _Block(memory, memory.ctypes.data + -memory.ctypes.data % ALIGNMENT)
+        lease = self._lease.from_address(block.address)
+        lease.block = block
+        return lease
+
+
+_all: dict[int, _Blocks] = {}  # by capacity
 
 
 def pool_empty(shape: int | tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """An uninitialised array like `numpy.empty`, on a block that an earlier array may have used."""
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    nbytes = math.prod(shape) * dtype.itemsize
-    if nbytes < SMALL or dtype.kind not in "fiub":  # bfloat16 and the like have no name in the array interface
+    size = shape if isinstance(shape, int) else math.prod(shape)
+    nbytes = size * dtype.itemsize
+    if nbytes < SMALL or dtype.hasobject:
         return np.empty(shape, dtype)
-    blocks = _free[capacity := _capacity(nbytes + ALIGNMENT)]
-    try:
-        block = blocks.pop()  # one call, so that two threads cannot get the same block
-    except IndexError:
-        block = np.empty(capacity, np.uint8)
-    return np.asarray(_Lease(block, shape, dtype))
+    return np.ndarray(shape, dtype, _blocks_for(nbytes).lend())
 
 
-def _capacity(nbytes: int) -> int:
-    """Rounded up to one of four sizes per power of two, so that nearly equal shapes share blocks."""
-    unit = 1 << max(12, nbytes.bit_length() - 3)
-    return -(-nbytes // unit) * unit
+@functools.lru_cache(4096)
+def _blocks_for(nbytes: int) -> _Blocks:
+    """Those of the capacity that holds `nbytes`, one of four per power of two: nearly equal shapes share blocks.
+
+    From 4 MiB on it is one of 32. NumPy asks for huge pages there, of which one that is begun is taken whole.
+    """
+    unit = 1 << max(12, nbytes.bit_length() - (3 if nbytes < 1 << 22 else 6))
+    capacity = -(-nbytes // unit) * unit
+    return _all.setdefault(capacity, _Blocks(capacity))
 
 
 def pool_bytes() -> int:
     """Bytes in free blocks."""
-    return sum(size * len(blocks) for size, blocks in list(_free.items()))  # a copy: threads may add sizes meanwhile
+    return sum(blocks.capacity * len(blocks.free) for blocks in list(_all.values()))  # a copy: threads may add sizes
 
 
 def pool_clear() -> None:
     """Give all free blocks back to the system."""
-    _free.clear()
+    for blocks in list(_all.values()):
+        blocks.free.clear()

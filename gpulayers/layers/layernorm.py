@@ -77,7 +77,9 @@ class LayerNorm(Layer):
     @property
     def _affine(self) -> tuple[Array, Array]:
         """Gain and bias as vectors, None where there is none."""
-        weight, bias = (None if p is None else p.data.reshape(p.data.size) for p in (self.weight, self.bias))
+        weight, bias = None if self.weight is None else self.weight.data, None if self.bias is None else self.bias.data
+        if len(self.normalized_shape) > 1:
+            weight, bias = (None if a is None else a.reshape(a.size) for a in (weight, bias))
         return weight, bias
 
     def _rows(self, x: Array) -> Array:

@@ -4,6 +4,7 @@ import math
 
 from gpulayers.backend import Array
 from gpulayers.layers.layer import check_sizes, floating_input, floating_like
+from gpulayers.ops.op import as_rows
 from gpulayers.parameter import Parameter
 
 
@@ -21,6 +22,8 @@ def as_shape(who: str, normalized_shape: int | tuple[int, ...]) -> tuple[int, ..
 
 def as_normalized(x: Array, shape: tuple[int, ...]) -> Array:
     """(..., *shape) -> (rows, D); right for empty arrays too."""
+    if len(shape) == 1:
+        return as_rows(x)
     return x.reshape(math.prod(x.shape[: x.ndim - len(shape)]), math.prod(shape))
 
 

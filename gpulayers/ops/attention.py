@@ -16,11 +16,14 @@ Sources: Vaswani et al., Attention is all you need, 2017, equation 1; Ainslie et
 al., FlashAttention, 2022, appendix B (sum(dw w) from the output); Gemma Team, Gemma 2, 2024, section 2 (the soft cap).
 """
 
+import functools
 from collections.abc import Iterator
 
 import numpy as np
 
 from gpulayers.backend import Array, array_module, device_of, empty, to_device, wide
+from gpulayers.masks import causal_mask
+from gpulayers.ops.elementwise import constant
 from gpulayers.ops.masked_softmax import (
     backward_with_dropout,
     cap_inplace,
@@ -193,6 +196,15 @@ def _bias(hidden: np.ndarray, samples: slice, shape: tuple[int, ...], dtype: np.
     return np.broadcast_to(bias, (*bias.shape[:3], *shape[3:]))
 
 
+@functools.lru_cache(4)
+def _causal_bias(T: int, S: int) -> np.ndarray:
+    """The same, of the causal mask alone: (1, 1, 1, T, S). Kept: a step of equal layers needs one, and to make it takes
+    as long as the exponentials of two heads."""
+    bias = np.where(causal_mask(T, S), np.float32(-np.inf), np.float32(0))[None, None, None]
+    bias.flags.writeable = False
+    return bias
+
+
 def _keep(key: Key | None, p: float, samples: slice, shape: tuple[int, ...]) -> np.ndarray | None:
     """Which weights of these samples stay: boolean, `shape` = (n, K, G, T, S)."""
     if not p:
@@ -226,7 +238,10 @@ def _forward_cpu(
     inverse = np.zeros((B, H, T), q.dtype)
     if S == 0:
         out.fill(0)
-    hidden, bias = _hidden(hide, causal, T, S), None
+    if hide is None:
+        hidden, bias = None, _causal_bias(T, S) if causal else None
+    else:
+        hidden, bias = _hidden(hide, causal, T, S), None
     q, k, v, out_heads = (_grouped(x, K) for x in (q, k, v, out))
     with np.errstate(all="ignore"):  # of hidden scores and rows; what is visible comes out as NaN anyway
         for n in parts:
@@ -307,7 +322,7 @@ def _exp_scores(
     shift = -scores.max(axis=(1, 2, 3, 4), keepdims=True, initial=-np.inf)
     scores += shift if bias is None else bias + shift
     np.exp(scores, out=scores)
-    total = np.matmul(scores, np.ones(scores.shape[-1], scores.dtype))
+    total = np.matmul(scores, constant(scores.shape[-1]))
     np.reciprocal(total, out=inv)
     for n in np.flatnonzero(~(total.min(axis=(1, 2, 3)) >= UNDERFLOW)):  # NaN is not >=
         np.matmul(q[n], k[n].swapaxes(-1, -2), out=scores[n])

@@ -1,5 +1,6 @@
 """What elementwise ops share: walking arrays in cache-sized pieces, selecting without branches, launching a map."""
 
+import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -28,14 +29,23 @@ def work_array(like: np.ndarray, cols: int = 1) -> np.ndarray:
     return empty((rows, cols), like.dtype, like=like)
 
 
+@functools.lru_cache(64)
+def constant(size: int, value: float = 1.0) -> np.ndarray:
+    """(size,) equal float32 numbers, read-only: what BLAS multiplies rows by to sum them. Made once for all calls."""
+    vector = np.full(size, value, np.float32)
+    vector.flags.writeable = False
+    return vector
+
+
 def tiled(vector: np.ndarray | None, like: np.ndarray) -> np.ndarray | None:
     """A (cols,) vector repeated for each row of a block of `like` (rows, cols); None stays None.
 
-    A product with an array of the block's own shape is nearly twice as fast as one that broadcasts the vector.
+    A product with an array of the block's own shape is nearly twice as fast as one that broadcasts the vector. Where
+    there is but one block, making the tile costs what it saves: then it is (1, cols), to broadcast.
     """
     if vector is None:
         return None
-    if len(like) == 1:
+    if len(like) == 1 or like.size <= BLOCK:
         return vector[None]
     tile = work_array(like, like.shape[1])
     tile[...] = vector

@@ -15,7 +15,7 @@ import numpy as np
 
 from gpulayers.backend import Array, array_module, empty, wide, zeros
 from gpulayers.cuda import WORK, Work, bytes_of, contiguous, launch, row_threads, shared_memory
-from gpulayers.ops.elementwise import tiled, work_array
+from gpulayers.ops.elementwise import constant, tiled, work_array
 from gpulayers.ops.op import Op, check_like, check_shape, row_blocks
 from gpulayers.ops.sum_rows import sum_partials
 
@@ -45,7 +45,7 @@ def _add_cpu(x: Array, f: Array, weight: Array, bias: Array, eps: float) -> tupl
     total = x if f is None else empty(x.shape, x.dtype, like=x)
     y = empty(x.shape, x.dtype, like=x)
     mean, rstd = np.empty(rows, x.dtype), np.empty(rows, x.dtype)
-    average = np.full(cols, 1 / cols, x.dtype)
+    average = constant(cols, 1 / cols)
     weight, bias = tiled(weight, x), tiled(bias, x)
     for block in row_blocks(rows, cols):
         x_block, y_block, m, var = total[block], y[block], mean[block], rstd[block]
@@ -147,8 +147,8 @@ def _backward_cpu(
 ) -> tuple[Array, Array, Array]:
     rows, cols = x.shape
     dx, work = empty(x.shape, x.dtype, like=x), work_array(x, cols)
-    dweight, dbias, ones = np.zeros(cols, x.dtype), np.zeros(cols, x.dtype), np.ones(rows, x.dtype)
-    average = np.full(cols, 1 / cols, x.dtype)
+    dweight, dbias = np.zeros((2, cols), x.dtype)
+    average = constant(cols, 1 / cols)
     average_w = average if weight is None else average * weight
     weight = tiled(weight, x)
     for block in row_blocks(rows, cols):
@@ -156,7 +156,7 @@ def _backward_cpu(
         np.subtract(x[block], mean[block, None], out=centred)
         np.multiply(dy_block, centred, out=g)
         dweight += np.matmul(r, g)  # dy xhat = r dy centred: the factor r of each row costs nothing inside a product
-        dbias += np.matmul(ones[block], dy_block)
+        dbias += np.matmul(constant(len(r)), dy_block)
         mean_gx = np.matmul(g, average_w) * r  # g xhat = dy xhat weight: its row mean is a product with weight / D
         centred *= (mean_gx * r)[:, None]
         centred += np.matmul(dy_block, average_w)[:, None]

@@ -32,6 +32,8 @@ class Op:
     mixed: bool = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.cpu is not None and _plain(args) and (not kwargs or _plain(kwargs.values())):
+            return self.cpu(*args, **kwargs)
         return self.body(*args, **kwargs)(*args, **kwargs)
 
     def body(self, *args: Any, **kwargs: Any) -> Body:
@@ -60,6 +62,7 @@ class Op:
 
 
 WITHOUT_ARRAYS = frozenset((int, float, bool, str, type(None)))
+FLOAT32 = np.dtype(np.float32)
 
 
 def _plain(values: Collection[Any]) -> bool:
@@ -69,7 +72,7 @@ def _plain(values: Collection[Any]) -> bool:
     """
     for value in values:
         if type(value) is np.ndarray:
-            if value.dtype.char not in "f?bBhHiIlLqQ":
+            if value.dtype is not FLOAT32 and value.dtype.char not in "f?bBhHiIlLqQ":
                 return False
         elif type(value) not in WITHOUT_ARRAYS:
             return False
@@ -88,6 +91,8 @@ def row_blocks(rows: int, cols: int, block: int = BLOCK) -> Iterator[slice]:
 
 def as_rows(x: Any) -> Any:
     """(..., cols) -> (rows, cols); right for empty arrays too, where reshape(-1, cols) cannot be."""
+    if x.ndim == 2:
+        return x
     cols = x.shape[-1]
     rows = 1
     for size in x.shape[:-1]:

@@ -4,6 +4,7 @@ import numpy as np
 
 from gpulayers.backend import Array, empty, wide, zeros
 from gpulayers.cuda import contiguous, launch
+from gpulayers.ops.elementwise import constant
 from gpulayers.ops.op import Op
 
 
@@ -13,7 +14,7 @@ def _reference(x: Array) -> Array:
 
 
 def _cpu(x: Array) -> Array:
-    return np.matmul(np.ones(len(x), x.dtype), x)  # BLAS sums the rows several times as fast as sum()
+    return np.matmul(constant(len(x)), x)  # BLAS sums the rows several times as fast as sum()
 
 
 def _cuda(x: Array) -> Array:
