@@ -81,34 +81,38 @@ OPTIMIZERS = {
 }
 
 SCHEDULES = {
-    "constant": make_schedule("constant", 25),
-    "linear": make_schedule("linear", 15, final=0.1),
-    "cosine": make_schedule("cosine", 15, final=0.1),
-    "warm cosine": make_schedule("cosine", 15, warmup=5, final=0.1),
-    "step": make_schedule("step", 25, step_size=4, gamma=0.5),
-    "polynomial": make_schedule("polynomial", 15, power=2),
-    "exponential": make_schedule("exponential", 25, gamma=0.9),
-    "multi_step": make_schedule("multi_step", 25, milestones=[4, 9, 17], gamma=0.5),
-    "restarts": make_schedule("cosine_restarts", 25, period=4, multiplier=2, final=0.1),
-    "equal restarts": make_schedule("cosine_restarts", 25, period=6),
+    "constant": make_schedule("constant", 100),
+    "linear": make_schedule("linear", 60, final=0.1),
+    "cosine": make_schedule("cosine", 90, final=0.1),
+    "warm cosine": make_schedule("cosine", 90, warmup=10, final=0.1),
+    "step": make_schedule("step", 100, step_size=13, gamma=0.5),
+    "polynomial": make_schedule("polynomial", 60, power=2),
+    "exponential": make_schedule("exponential", 100, gamma=0.97),
+    "multi_step": make_schedule("multi_step", 100, milestones=[4, 33, 70], gamma=0.5),
+    "restarts": make_schedule("cosine_restarts", 100, period=9, multiplier=2, final=0.1),
+    "equal restarts": make_schedule("cosine_restarts", 100, period=30),
     **{
-        mode: make_schedule("cyclic", 25, base=0.2, step_size_up=4, step_size_down=3, mode=mode, gamma=0.9)
+        mode: make_schedule("cyclic", 100, base=0.2, step_size_up=14, step_size_down=9, mode=mode, gamma=0.98)
         for mode in ("triangular", "triangular2", "exp_range")
     },
-    "one_cycle": make_schedule("one_cycle", 25),
+    "one_cycle": make_schedule("one_cycle", 100),
     "one_cycle linear": make_schedule(
-        "one_cycle", 25, pct_start=0.4, anneal_strategy="linear", div_factor=5, final_div_factor=10
+        "one_cycle", 100, pct_start=0.4, anneal_strategy="linear", div_factor=5, final_div_factor=10
     ),
-    "one_cycle three phases": make_schedule("one_cycle", 25, three_phase=True),
-    "sequence": sequence([make_schedule("exponential", 7, gamma=0.9), make_schedule("linear", 9, final=0.2)], [7]),
+    "one_cycle three phases": make_schedule("one_cycle", 100, three_phase=True),
+    "sequence": sequence([make_schedule("exponential", 37, gamma=0.97), make_schedule("linear", 40, final=0.2)], [37]),
     "chained": chained(
-        [make_schedule("step", 25, step_size=4, gamma=0.5), make_schedule("exponential", 25, gamma=0.9)]
+        [make_schedule("step", 100, step_size=20, gamma=0.5), make_schedule("exponential", 100, gamma=0.97)]
     ),
+    "inverse_square_root": make_schedule("inverse_square_root", 100, warmup=10),
 }
 
 PLATEAUS = {
     "plateau": (1, {"patience": 2, "factor": 0.5}),
-    "plateau max abs": (-1, {"mode": "max", "patience": 1, "factor": 0.3, "threshold_mode": "abs", "cooldown": 3}),
+    "plateau max abs": (
+        -1,
+        {"mode": "max", "patience": 1, "factor": 0.3, "threshold_mode": "abs", "cooldown": 3, "eps": 2e-8},
+    ),
     "plateau least": (1, {"patience": 0, "threshold": 0.1, "min_factor": 0.1}),
 }
 

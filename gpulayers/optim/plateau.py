@@ -17,8 +17,9 @@ class Plateau:
 
     Better is below best (1 - threshold) for mode "min" and threshold_mode "rel", below best - threshold for "abs"; for
     "max" above best (1 + threshold) and best + threshold. cooldown: measurements after a fall that are not counted.
-    min_factor: it never falls below. warmup: as of every schedule, linear over so many updates.
-    Names and defaults are those of PyTorch's ReduceLROnPlateau, min_factor being min_lr / lr.
+    min_factor: it never falls below. eps: smaller falls of the factor are left out. warmup: as of every schedule, linear
+    over so many updates.
+    Names and defaults are those of PyTorch's ReduceLROnPlateau, min_factor being min_lr / lr and eps its eps / lr.
 
     It is no function of k, so the optimizer asks before every step, which on a GPU waits for the device. Its state, an
     array of four numbers, is in the optimizer's `state_dict`. A metric that is NaN is no better.
@@ -34,6 +35,7 @@ class Plateau:
         cooldown: int = 0,
         min_factor: float = 0.0,
         warmup: int = 0,
+        eps: float = 1e-8,
     ) -> None:
         if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
             raise ValueError(
@@ -43,11 +45,11 @@ class Plateau:
             raise ValueError(f"Plateau: factor must be above 0 and below 1, got {factor}")
         if not 0 <= min_factor <= 1:
             raise ValueError(f"Plateau: min_factor must be in 0..1, a part of the full rate, got {min_factor}")
-        for name, value in {"patience": patience, "threshold": threshold, "cooldown": cooldown}.items():
+        for name, value in {"patience": patience, "threshold": threshold, "cooldown": cooldown, "eps": eps}.items():
             if not 0 <= value < math.inf:
                 raise ValueError(f"Plateau: {name} must be 0 or more, and finite, got {value}")
         self.mode, self.factor, self.patience, self.threshold = mode, factor, patience, threshold
-        self.threshold_mode, self.cooldown, self.min_factor = threshold_mode, cooldown, min_factor
+        self.threshold_mode, self.cooldown, self.min_factor, self.eps = threshold_mode, cooldown, min_factor, eps
         self._rise = Schedule("plateau", max(1, warmup), warmup, lambda k: 1.0)
         worst = math.inf if mode == "min" else -math.inf
         self.state = np.array([1.0, worst, 0.0, 0.0])  # factor, best, measurements without progress, cooldown left
@@ -66,7 +68,8 @@ class Plateau:
             rest, bad = rest - 1, 0
         factor = float(self.state[0])
         if bad > self.patience:
-            factor, rest, bad = max(factor * self.factor, self.min_factor), self.cooldown, 0
+            lower, rest, bad = max(factor * self.factor, self.min_factor), self.cooldown, 0
+            factor = lower if factor - lower > self.eps else factor
         self.state[:] = factor, best, bad, rest
 
     def _is_better(self, now: float, best: float) -> bool:

@@ -131,30 +131,30 @@ def clipping(r: Recorder, gradients) -> None:
     r.put(**{f"clip value 0.5/{name}": numpy(t.grad) for name, t in tensors.items()})
 
 
-def schedules(r: Recorder, steps: int = 25) -> None:
-    """The learning rate of each of 25 updates, lr = 0.5; "warm" ones rise linearly over the first 5."""
+def schedules(r: Recorder, steps: int = 100) -> None:
+    """The learning rate of each of 100 updates, lr = 0.5; "warm" ones rise linearly over the first 10."""
     s = torch.optim.lr_scheduler
 
     def cyclic(optimizer, mode):
-        sizes = {"step_size_up": 4, "step_size_down": 3}
-        return s.CyclicLR(optimizer, 0.1, 0.5, **sizes, mode=mode, gamma=0.9, cycle_momentum=False)
+        sizes = {"step_size_up": 14, "step_size_down": 9}
+        return s.CyclicLR(optimizer, 0.1, 0.5, **sizes, mode=mode, gamma=0.98, cycle_momentum=False)
 
     def warm(optimizer):
-        rise = s.LinearLR(optimizer, start_factor=1 / 5, end_factor=1.0, total_iters=4)
-        fall = s.CosineAnnealingLR(optimizer, T_max=10, eta_min=0.05)
-        return s.SequentialLR(optimizer, [rise, fall], milestones=[5])
+        rise = s.LinearLR(optimizer, start_factor=1 / 10, end_factor=1.0, total_iters=9)
+        fall = s.CosineAnnealingLR(optimizer, T_max=80, eta_min=0.05)
+        return s.SequentialLR(optimizer, [rise, fall], milestones=[10])
 
     for name, make in {
         "constant": lambda o: s.ConstantLR(o, factor=1.0),
-        "linear": lambda o: s.LinearLR(o, start_factor=1.0, end_factor=0.1, total_iters=15),
-        "cosine": lambda o: s.CosineAnnealingLR(o, T_max=15, eta_min=0.05),
+        "linear": lambda o: s.LinearLR(o, start_factor=1.0, end_factor=0.1, total_iters=60),
+        "cosine": lambda o: s.CosineAnnealingLR(o, T_max=90, eta_min=0.05),
         "warm cosine": warm,
-        "step": lambda o: s.StepLR(o, step_size=4, gamma=0.5),
-        "polynomial": lambda o: s.PolynomialLR(o, total_iters=15, power=2),
-        "exponential": lambda o: s.ExponentialLR(o, gamma=0.9),
-        "multi_step": lambda o: s.MultiStepLR(o, [4, 9, 17], gamma=0.5),
-        "restarts": lambda o: s.CosineAnnealingWarmRestarts(o, T_0=4, T_mult=2, eta_min=0.05),
-        "equal restarts": lambda o: s.CosineAnnealingWarmRestarts(o, T_0=6),
+        "step": lambda o: s.StepLR(o, step_size=13, gamma=0.5),
+        "polynomial": lambda o: s.PolynomialLR(o, total_iters=60, power=2),
+        "exponential": lambda o: s.ExponentialLR(o, gamma=0.97),
+        "multi_step": lambda o: s.MultiStepLR(o, [4, 33, 70], gamma=0.5),
+        "restarts": lambda o: s.CosineAnnealingWarmRestarts(o, T_0=9, T_mult=2, eta_min=0.05),
+        "equal restarts": lambda o: s.CosineAnnealingWarmRestarts(o, T_0=30),
         **{mode: lambda o, m=mode: cyclic(o, m) for mode in ("triangular", "triangular2", "exp_range")},
         "one_cycle": lambda o: s.OneCycleLR(o, max_lr=0.5, total_steps=steps, cycle_momentum=False),
         "one_cycle linear": lambda o: s.OneCycleLR(
@@ -169,15 +169,16 @@ def schedules(r: Recorder, steps: int = 25) -> None:
         ),
         "one_cycle three phases": lambda o: s.OneCycleLR(o, 0.5, steps, three_phase=True, cycle_momentum=False),
         "sequence": lambda o: s.SequentialLR(
-            o, [s.ExponentialLR(o, 0.9), s.LinearLR(o, 1.0, 0.2, total_iters=9)], milestones=[7]
+            o, [s.ExponentialLR(o, 0.97), s.LinearLR(o, 1.0, 0.2, total_iters=40)], milestones=[37]
         ),
-        "chained": lambda o: s.ChainedScheduler([s.StepLR(o, 4, 0.5), s.ExponentialLR(o, 0.9)]),
+        "chained": lambda o: s.ChainedScheduler([s.StepLR(o, 20, 0.5), s.ExponentialLR(o, 0.97)]),
+        "inverse_square_root": lambda o: s.LambdaLR(o, lambda k: min((k + 1) / 10, (10 / (k + 1)) ** 0.5)),
     }.items():
         optimizer = torch.optim.SGD([leaf(np.zeros(1, np.float32))], lr=0.5)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # SequentialLR calls its parts in a way that torch deprecates
             schedule, rates = make(optimizer), []
-            for _ in range(16 if name.endswith("cosine") else steps):  # torch's cosine rises again after T_max
+            for _ in range(91 if name.endswith("cosine") else steps):  # torch's cosine rises again after T_max
                 rates.append(optimizer.param_groups[0]["lr"])
                 optimizer.step()
                 schedule.step()
@@ -186,8 +187,8 @@ def schedules(r: Recorder, steps: int = 25) -> None:
 
 
 def plateau(r: Recorder) -> None:
-    """The rate after each of 40 measurements, lr = 0.5."""
-    metrics = np.round(np.exp(-np.arange(40) / 9) + 0.2 + 0.05 * r.rng.standard_normal(40), 3)
+    """The rate after each of 100 measurements, lr = 0.5."""
+    metrics = np.round(np.exp(-np.arange(100) / 20) + 0.2 + 0.05 * r.rng.standard_normal(100), 3)
     r.put(metrics=metrics)
     for name, sign, options in (
         ("plateau", 1, {"patience": 2, "factor": 0.5}),
