@@ -60,7 +60,7 @@ __device__ __forceinline__ Pack load_added(const storage* x, const storage* f, o
 // weight, bias: (cols,), or null, or a number for every `positions` columns if that is not 0.
 //
 // The variance is that of x - mean: E[x^2] - E[x]^2 cancels when the mean is large. A mean far from 0 is off by a rounding of
-// its own size, in a long row by several; `rest`, the mean of what is left, corrects it, and costs no pass of its own.
+// its own size; `rest`, the mean of what is left, corrects it, and costs no pass of its own.
 template <bool CENTRED>
 __device__ __forceinline__ void norm_forward(
     storage* y, storage* sum, float* mean, float* rstd, float* var, const storage* x, const storage* f,

@@ -12,6 +12,11 @@ PROGRAMS = {
     "a step by hand": ("README.md", "model.backward", r"^0 5\.\d+"),
     "a kernel of your own": ("README.md", "RawKernel", r"^\[1\. 3\. 5\.\]"),
     "a layer of your own": ("docs/contract.md", "class Square", "^$"),
+    "four norms": (
+        "docs/norms.md",
+        "InstanceNorm",
+        r"^LayerNorm    \(6, 4, 5\) mean 0\.0, variance 1\.0\n(.*\(6,\).* 1\.0\s){3}$",
+    ),
     "a feed-forward network": ("docs/feedforward.md", "FeedForwardNet", "^$"),
     "an encoder-decoder": ("docs/seq2seq.md", "Seq2SeqConfig", r"^\d\.\d+ \[7 6 5\] \[.*\]\n\[\["),
     "a ledger": ("docs/lab.md", "Ledger", r"^\['wte', .*'head'\]\nTrue None$"),

@@ -210,6 +210,10 @@ def attention_cases(rng: np.random.Generator) -> Iterator[Case]:
         ("rotary, grouped heads, dropout", {"kv_heads": 2, "rotary": True, "dropout": 0.3}, (x,)),
         ("cross", {"kdim": 3, "bias": False}, (x, memory)),
         ("cross, own values", {"kdim": 3, "vdim": 5, "value_head_dim": 3}, (x, memory, values)),
+        ("batch second", {"batch_first": False, "rotary": True, "head_dim": 4}, (x,)),
+        ("cross, batch second", {"batch_first": False, "kdim": 3}, (x.swapaxes(0, 1), memory.swapaxes(0, 1))),
+        ("cross, one sample", {"kdim": 3, "vdim": 5}, (x[0], memory[0], values[0])),
+        ("soft cap, grouped heads", {"kv_heads": 1, "softcap": 0.7}, (x,)),
     ]
     for name, how, inputs in forms:
         yield LayerCase(
