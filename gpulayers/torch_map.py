@@ -153,10 +153,11 @@ ROWS: dict[type[Layer], Row] = {
     layers.LayerNorm: Row("LayerNorm", same("weight", "bias"), lambda: layers.LayerNorm(3)),
     layers.RMSNorm: Row("RMSNorm", same("weight"), lambda: layers.RMSNorm(3)),
     layers.BatchNorm: Row(
-        "BatchNorm1d, 2d, 3d",
+        "BatchNorm1d, 2d, 3d; InstanceNorm",
         same("weight", "bias", "running_mean", "running_var", "num_batches_tracked"),
         lambda: layers.BatchNorm(3),
     ),
+    layers.GroupNorm: Row("GroupNorm", same("weight", "bias"), lambda: layers.GroupNorm(1, 3)),
     layers.PReLU: Row("PReLU", same("weight"), lambda: layers.PReLU(3)),
     Cell: Row("RNNCell, GRUCell, LSTMCell", _cell, lambda: layers.GRUCell(3, 2)),
     Recurrent: Row("RNN, GRU, LSTM", _recurrent, lambda: layers.LSTM(3, 2, bidirectional=True)),

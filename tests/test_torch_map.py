@@ -57,8 +57,10 @@ CASES = {
     "LayerNorm": lambda: gl.LayerNorm(DIM),
     "LayerNorm no bias": lambda: gl.LayerNorm(DIM, bias=False),
     "LayerNorm two axes": lambda: gl.LayerNorm((3, DIM)),
-    "RMSNorm": lambda: gl.RMSNorm(DIM, eps=float(np.finfo(np.float64).eps)),  # PyTorch's default follows the dtype
+    "RMSNorm": lambda: gl.RMSNorm(DIM),
     "BatchNorm": lambda: gl.BatchNorm(3, axis=1),
+    "GroupNorm": lambda: gl.GroupNorm(2, 4, axis=1),
+    "InstanceNorm": lambda: gl.InstanceNorm(3, affine=True, track_running_stats=True, axis=1),
     "PReLU": lambda: gl.PReLU(DIM),
     "attention": attention,
     "attention no bias": lambda: attention(bias=False),

@@ -17,8 +17,8 @@ class Plateau:
 
     Better is below best (1 - threshold) for mode "min" and threshold_mode "rel", below best - threshold for "abs"; for
     "max" above best (1 + threshold) and best + threshold. cooldown: measurements after a fall that are not counted.
-    min_factor: it never falls below. eps: smaller falls of the factor are left out. warmup: as of every schedule, linear
-    over so many updates.
+    min_factor: it never falls below. eps: smaller falls of the factor are left out. warmup: as of every schedule,
+    linear over so many updates.
     Names and defaults are those of PyTorch's ReduceLROnPlateau, min_factor being min_lr / lr and eps its eps / lr.
 
     It is no function of k, so the optimizer asks before every step, which on a GPU waits for the device. Its state, an

@@ -49,6 +49,8 @@ def write() -> None:
     record(r, "LayerNorm two axes", nn.LayerNorm((3, DIM)), [x])
     record(r, "RMSNorm", nn.RMSNorm(DIM), [x])
     record(r, "BatchNorm", nn.BatchNorm1d(3), [x])
+    record(r, "GroupNorm", nn.GroupNorm(2, 4), [r.draw(2, 4, 5)])
+    record(r, "InstanceNorm", nn.InstanceNorm1d(3, affine=True, track_running_stats=True), [x])
     record(r, "PReLU", nn.PReLU(DIM), [r.draw(4, DIM)])
     for name in ("RNN", "GRU", "LSTM"):
         two = {"num_layers": 2, "bidirectional": True, "batch_first": True}
