@@ -167,12 +167,24 @@ def write(
     """The text that the model writes after `prompt`, in pieces that are whole characters, as soon as they are there.
 
     stop: texts before which it ends, wherever tokens begin and end; the prompt does not count. options: as
-    `stream_batch`, which says what is raised; ConfigError for an empty stop too.
+    `stream_batch`, which says what is raised; ConfigError for an empty stop too. end: by default what the tokenizer
+    sets between two texts, if it has such a token.
     """
+    stops = check_stops(stop)
+    options.setdefault("end", end_of(tokenizer))
+    return until(pieces(tokenizer, stream(model, tokenizer.encode(prompt), tokens, sampling, **options)), stops)
+
+
+def check_stops(stop: str | Sequence[str]) -> tuple[str, ...]:
     stops: tuple[str, ...] = (stop,) if isinstance(stop, str) else tuple(stop)
     if not all(isinstance(text, str) and text for text in stops):
         raise ConfigError(f"generate: stop takes texts of at least one character, got {stop!r}")
-    return until(pieces(tokenizer, stream(model, tokenizer.encode(prompt), tokens, sampling, **options)), stops)
+    return stops
+
+
+def end_of(tokenizer: Tokenizer) -> int | None:
+    """The id that stands between two texts; bytes and characters have none."""
+    return getattr(tokenizer, "end", None)
 
 
 def pieces(tokenizer: Tokenizer, ids: Iterable[int]) -> Iterator[str]:

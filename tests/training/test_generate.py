@@ -1,3 +1,6 @@
+import gc
+import tracemalloc
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -258,6 +261,60 @@ def test_write():
     assert "".join(write(model, tokenizer, "ab", 10)) == "cdefghijkl"
     assert "".join(write(model, tokenizer, "ab", 10, stop=["hi", "fz"])) == "cdefg"
     assert "".join(write(model, tokenizer, "ab", 10, stop="c")) == ""
-    for bad in ("", ["a", ""]):
+    for bad in ("", ["a", ""]):  # one sentence
         with pytest.raises(ValueError, match="stop takes texts of at least one character"):
             write(model, tokenizer, "ab", 10, stop=bad)
+
+
+def test_write_ends_where_the_tokenizer_ends_a_text():
+    class Ending(ByteTokenizer):
+        end = ord("f")
+
+    assert "".join(write(Counter(vocab=256), Ending(), "ab", 10)) == "cde"
+    assert "".join(write(Counter(vocab=256), Ending(), "ab", 10, end=None)) == "cdefghijkl"
+    assert "".join(write(Counter(vocab=256), Ending(), "ab", 2)) == "cd"
+
+
+def test_a_search_ends_there_too(monkeypatch):
+    """The likeliest text of a GPT whose only likely way is a, b, end."""
+    from gpulayers.training.tasks import gpt
+    from gpulayers.training.tasks.task import Writing
+
+    class Ending(ByteTokenizer):
+        end = 3
+
+    model = GPT(GPTConfig(vocab=256, context=8, layers=1, heads=2, dim=8), seed=0)
+    way = {ord("x"): ord("a"), ord("a"): ord("b"), ord("b"): 3, 3: ord("z")}
+
+    def step(ids, state=None, **options):
+        logits, state = GPT.step(model, ids, state, **options)
+        logits = np.zeros_like(logits)
+        last = ids if ids.ndim == 1 else ids[:, -1]
+        logits[np.arange(len(last)), [way.get(int(i), 5) for i in last]] = 9
+        return logits, state
+
+    monkeypatch.setattr(model, "step", step)
+    saved: Any = SimpleNamespace(model=model)
+    for tokenizer, text in ((Ending(), "ab"), (ByteTokenizer(), "ab\x03z")):
+        found = gpt.searched(saved, tokenizer, "x", 4, Writing(beam=3), Sampling())
+        assert "".join(found) == text
+    for beam, words in ((2, "the prompt has 9 tokens and the model sees 8"), (3, "at most 1 by --tokens")):
+        with pytest.raises(ValueError, match=words):
+            gpt.searched(saved, ByteTokenizer(), "x" * (11 - beam), 4, Writing(tokens=4, beam=beam), Sampling())
+
+
+def test_decoding_keeps_nothing_but_keys_and_values():
+    """Memory that 64 tokens take: at most twice the rows of keys and values, and little else."""
+    model = GPT(GPTConfig(vocab=300, context=256, layers=2, heads=2, dim=64), seed=0)
+    _, state = model.step(np.zeros((1, 128), np.int64), last=True)
+    _, state = model.step(np.zeros(1, np.int64), state)  # the first step copies the prompt's rows
+    gc.collect()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for _ in range(64):
+        _, state = model.step(np.zeros(1, np.int64), state)
+    gc.collect()
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert grown < 20_000  # bytes; the buffers had room
+    assert state.length == 193

@@ -18,7 +18,7 @@ from gpulayers.models.huggingface import load_gpt2, read_config, read_tokenizer
 from gpulayers.sampling import Sampling
 from gpulayers.training.config import Config
 from gpulayers.training.evaluate import Measurement, evaluate
-from gpulayers.training.generate import pieces, stream, until, write
+from gpulayers.training.generate import check_stops, end_of, pieces, stream, until, write
 from gpulayers.training.options import ConfigError, Options, fields, option
 from gpulayers.training.tasks.task import Figures, Part, Saved, Task, Writing
 from gpulayers.training.tasks.texts import (
@@ -178,8 +178,9 @@ class GPTTask(Task):
     @classmethod
     def generate(cls, saved: Saved, writing: Writing, sampling: Sampling) -> Iterator[str]:
         """The prompt and what follows it."""
-        writing.refuse("gpt", "length_penalty")
         prompt, tokenizer = "\n" if writing.prompt is None else writing.prompt, tokenizer_of(saved)
+        if writing.beam == 1 or end_of(tokenizer) is None:  # otherwise what ends sooner may win
+            writing.refuse("gpt", "length_penalty")
         tokens = 500 if writing.tokens is None else writing.tokens
         if writing.beam > 1:
             written = searched(saved, tokenizer, prompt, tokens, writing, sampling)
@@ -225,18 +226,23 @@ def searched(
     model: Any = saved.model
     ids, context = tokenizer.encode(prompt), model.config.context
     room = context + 1 - len(ids)
-    if writing.tokens is None and room > 0:
+    if room < 1:
+        raise ConfigError(f"the prompt has {len(ids)} tokens and the model sees {context}: shorten it")
+    if writing.tokens is None:
         tokens = min(tokens, room)
-    elif tokens > room:
+    if tokens > room:
         raise ConfigError(
             f"--beam keeps all of a text in view: a prompt of {len(ids)} tokens and {tokens} more do not fit into the "
-            f"context of {context}; ask for at most {max(room, 0)} by --tokens"
+            f"context of {context}; ask for at most {room} by --tokens"
         )
+    check_stops(writing.stop)
     if tokens == 0:
         return iter(())
     source = to_device(np.asarray(ids, np.int64)[None], device_of(next(model.parameters()).data))
-    best = beam_search(Continuation(model, tokens), source, width=writing.beam).ids[0]
-    return until(pieces(tokenizer, best.tolist()), writing.stop)
+    goal = Continuation(model, tokens, end_of(tokenizer))
+    found = beam_search(goal, source, width=writing.beam, length_penalty=writing.length_penalty)
+    best = found.ids[0].tolist()
+    return until(pieces(tokenizer, (i for i in best if i not in (goal.config.eos, goal.config.pad))), writing.stop)
 
 
 def make_gpt(config: Config, vocab: int, start_from: str | None = None) -> GPT:

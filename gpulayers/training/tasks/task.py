@@ -60,9 +60,7 @@ class Writing:
     beam: int = option(
         1, "gpt, seq2seq: sequences that a search for the likeliest keeps; above 1 nothing is drawn", at_least=1
     )
-    length_penalty: float = option(
-        0.0, "seq2seq: above 0, beam search likes longer sequences better", at_least=0, at_most=10
-    )
+    length_penalty: float = option(0.0, "above 0, beam search likes longer sequences better", at_least=0, at_most=10)
     stop: tuple[str, ...] = option((), "gpt: texts before which it ends", default_text="none")
     slide: int | None = option(
         None,
