@@ -66,13 +66,11 @@ def test_channels_last_are_channels_first_moved(rng):
     assert_close(first.weight.grad, last.weight.grad)
 
 
-@everywhere
 @pytest.mark.parametrize("mean", [4096, 10000, 100000])
-def test_h20_a_large_mean_does_not_cancel(device, mean):
-    """burn-rs #5607, pytorch PR #40308."""
+def test_h20_a_large_mean_does_not_cancel(mean):
+    """burn-rs #5607, pytorch PR #40308; the kernel's own: test_groupnorm_kernel.py."""
     x = (mean + np.array([0, 0.5, 1, 1.5])).astype(np.float32).reshape(1, 2, 2)
-    y = GroupNorm(1, 2, axis=1).to(device)(gl.to_device(x, device))
-    assert_close(gl.to_numpy(y).ravel(), np.array([-1.3416193, -0.4472064, 0.4472064, 1.3416193]))
+    assert_close(GroupNorm(1, 2, axis=1)(x).ravel(), np.array([-1.3416193, -0.4472064, 0.4472064, 1.3416193]))
 
 
 def test_no_sample_depends_on_another(rng):

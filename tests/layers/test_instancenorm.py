@@ -61,13 +61,12 @@ def test_h21_the_unbiased_variance_is_stored(device):
     assert_close(gl.to_numpy(model(x))[0, 0], np.array([there]))
 
 
-@everywhere
-def test_a_skipped_step_changes_no_bit(device, rng):
-    model = InstanceNorm(4, **TRACKED).to(device)
+def test_a_skipped_step_changes_no_bit(rng):
+    model = InstanceNorm(4, **TRACKED)
     optimizer = AdamW(model)
     for bad in (False, True, False):
         before = model.state_dict()
-        y, saved = model.forward(gl.to_device(rng.normal(2, 3, (3, 5, 4)).astype(np.float32), device), TRAIN)
+        y, saved = model.forward(rng.normal(2, 3, (3, 5, 4)).astype(np.float32), TRAIN)
         assert all(np.array_equal(a, before[name]) for name, a in model.state_dict().items())
         dy = y * 0 + 1
         if bad:
