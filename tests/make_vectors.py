@@ -10,6 +10,7 @@ from vectors import (
     activations,
     attention,
     batchnorm,
+    differences,
     feedforward,
     gpt,
     layers,
@@ -47,6 +48,7 @@ def main() -> None:
         seq2seq,
         vit,
         torch_map,
+        differences,
     ):
         part.write()
     for path in sorted(FOLDER.glob("*.npz")):
