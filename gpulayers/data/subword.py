@@ -50,9 +50,7 @@ class SubwordTokenizer:
         self._inner.no_truncation()  # a long text stays whole
         self._inner.no_padding()
         vocabulary = self._inner.get_vocab(with_added_tokens=True)
-        if not vocabulary:
-            raise DataError("the tokenizer has no tokens")
-        self.tokens = max(vocabulary.values()) + 1
+        self.tokens = _count(vocabulary)
         self.vocab_size = max(self.tokens, size or 0)
         self.end: int | None = vocabulary.get(END)
         self._dtype = np.min_scalar_type(self.vocab_size - 1)
@@ -152,6 +150,16 @@ class SubwordTokenizer:
         return lengths
 
 
+def _count(vocabulary: dict[str, int]) -> int:
+    """The number of ids. Raises DataError where hardly any id has a token: the library walks over all of them."""
+    if not vocabulary:
+        raise DataError("the tokenizer has no tokens")
+    last = max(vocabulary.values())
+    if last > 16 * len(vocabulary) + 4096:
+        raise DataError(f"the tokenizer has {len(vocabulary)} tokens, and ids up to {last}: it is damaged")
+    return last + 1
+
+
 def _byte_level(model: Any) -> Any:
     """A tokenizer of the library around `model` that works on bytes, as GPT-2's."""
     inner = library().Tokenizer(model)
@@ -166,8 +174,9 @@ def _gpt2(folder: Path) -> str:
     if not vocabulary.is_file() or not merges.is_file():
         raise DataError(f"{folder} has no tokenizer: neither tokenizer.json nor vocab.json and merges.txt")
     try:
+        _count(library().models.BPE.read_file(str(vocabulary), str(merges))[0])
         inner = _byte_level(library().models.BPE.from_file(str(vocabulary), str(merges)))
-    except TokenizersMissing:
+    except DataError:
         raise
     except Exception as error:  # the library has no type of its own
         raise DataError(f"{vocabulary} and {merges} are not the files of a BPE: {error}") from error

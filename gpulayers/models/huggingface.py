@@ -8,6 +8,7 @@ with "transformer.". The masks that old files hold (attn.bias, attn.masked_bias)
 import contextlib
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -188,15 +189,16 @@ def read_weights(folder: Path, config: GPTConfig) -> dict[str, np.ndarray]:
             if not MASKS.fullmatch(bare):
                 found[bare] = array
     check_head(folder, config, found)
-    wanted = shapes(config)
-    for name, shape in wanted.items():
+    known = set()
+    for name, shape in shapes(config):
+        known.add(name)
         if name not in found:
             raise FileError(f"{folder} lacks the tensor {name}, which has shape {shape} by its config.json")
         if found[name].shape != shape:
             raise FileError(f"{folder}: {name} has shape {found[name].shape}, by its config.json it is {shape}")
         if not is_floating(found[name].dtype):
             raise FileError(f"{folder}: {name} has dtype {found[name].dtype}, which is not floating")
-    if unknown := sorted(found.keys() - wanted.keys()):
+    if unknown := sorted(found.keys() - known):
         name = unknown[0]
         raise FileError(
             f"{folder} holds the tensor {name} of shape {found[name].shape}, for which a GPT-2 of its config.json "
@@ -232,18 +234,22 @@ def weight_files(folder: Path) -> list[Path]:
     raise FileError(f"{folder} has neither {WEIGHTS} nor {INDEX}{hint}")
 
 
-def shapes(config: GPTConfig) -> dict[str, tuple[int, ...]]:
-    """The tensors of a model of these sizes, by their published names."""
+def shapes(config: GPTConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """(published name, shape) of each tensor of a model of these sizes, one by one: there may be any number."""
     dim, hidden = config.dim, config.hidden or 4 * config.dim
     widths = {"attn.c_attn": (dim, 3 * dim), "attn.c_proj": (dim, dim), "mlp.c_fc": (dim, hidden)}
     widths["mlp.c_proj"] = (hidden, dim)
-    wanted: dict[str, tuple[int, ...]] = {"wte.weight": (config.vocab, dim), "wpe.weight": (config.context, dim)}
+    yield "wte.weight", (config.vocab, dim)
+    yield "wpe.weight", (config.context, dim)
     for i in range(config.layers):
         for part in BLOCK.values():
             shape = widths.get(part, (dim,))
-            wanted |= {f"h.{i}.{part}.weight": shape, f"h.{i}.{part}.bias": shape[-1:]}
-    wanted |= {"ln_f.weight": (dim,), "ln_f.bias": (dim,)}
-    return wanted if config.tied else wanted | {"lm_head.weight": (config.vocab, dim)}
+            yield f"h.{i}.{part}.weight", shape
+            yield f"h.{i}.{part}.bias", shape[-1:]
+    yield "ln_f.weight", (dim,)
+    yield "ln_f.bias", (dim,)
+    if not config.tied:
+        yield "lm_head.weight", (config.vocab, dim)
 
 
 def theirs(name: str) -> str:

@@ -20,6 +20,7 @@ LINES = [
     "How much wood would a woodchuck chuck if a woodchuck could chuck wood?\n",
 ]
 TEXT = "".join(LINES) * 9
+WORDS = '{"model": {"type": "WordLevel", "vocab": {"a": 7}, "unk_token": "a"}}'
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +128,12 @@ def test_a_vocabulary_that_is_filled_up(trained):
         ({}, "has no tokenizer: neither tokenizer.json nor vocab.json and merges.txt"),
         ({"vocab.json": "{}"}, "has no tokenizer: neither"),
         ({"vocab.json": "{}", "merges.txt": "a b c"}, "are not the files of a BPE: "),
+        (
+            {"vocab.json": '{"a": 4294967295}', "merges.txt": ""},
+            "has 1 tokens, and ids up to 4294967295: it is damaged",
+        ),
+        ({"tokenizer.json": WORDS.replace("7", "2147483647")}, "has 1 tokens, and ids up to 2147483647: it is damaged"),
+        ({"tokenizer.json": WORDS.replace('"a": 7', "")}, "tokenizer.json: the tokenizer has no tokens"),
         ({"tokenizer.json": "{}"}, "tokenizer.json: not a tokenizer of the tokenizers library: "),
         ({"tokenizer.json": "no JSON"}, "tokenizer.json: not a tokenizer of the tokenizers library: "),
         ({"tokenizer.json": b"\xff"}, "tokenizer.json is not UTF-8 text"),

@@ -311,6 +311,7 @@ def test_a_tokenizer_of_another_vocabulary_is_not_saved(tmp_path):
         ({"n_head": 3}, r"config.json does not describe a GPT-2: GPTConfig: heads must divide dim"),
         ({"n_layer": 0}, r"config.json does not describe a GPT-2: GPTConfig: layers must be at least 1"),
         ({"n_inner": -1}, r"config.json does not describe a GPT-2: GPTConfig: hidden must be at least 1"),
+        ({"n_layer": 2**62}, r"gpt2 lacks the tensor h.2.ln_1.weight"),
         ({"n_layer": 3}, r"gpt2 lacks the tensor h.2.ln_1.weight, which has shape \(16,\) by its config.json"),
         (
             {"n_layer": 1},
@@ -472,4 +473,4 @@ def test_shapes_are_those_of_the_model():
         found = {theirs(name): parameter.shape for name, parameter in GPT(config).named_parameters()}
         if not tied:
             found["lm_head.weight"] = found["lm_head.weight"][::-1]
-        assert found == shapes(config)
+        assert found == dict(shapes(config))
