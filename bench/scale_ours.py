@@ -30,7 +30,7 @@ def make(sizes: list[int], threads: int, warm_up: int = gpt_case.WARM_UP) -> Ran
     optimizer = AdamW(model, lr=gpt_case.LR, betas=gpt_case.BETAS, weight_decay=gpt_case.DECAY, threads=threads)
     ranks, position = Ranks(model, connect()), 0
     between = Stopwatch(ranks._all_reduce)
-    ranks._all_reduce = between
+    vars(ranks)["_all_reduce"] = between  # for this object alone
 
     def step(ids: np.ndarray, targets: np.ndarray) -> float:
         nonlocal position

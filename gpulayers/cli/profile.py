@@ -103,6 +103,8 @@ def config_of(behind: list[str]) -> Config:
     for name in ("resume", "out", "trace"):
         if getattr(namespace, name) is not None:
             raise UsageError(f"--{name} cannot be profiled: the profiled run is a new one and writes no folder")
+    if namespace.data_parallel:
+        raise UsageError("--data-parallel cannot be profiled so: gpulayers train --trace shows a run on several ranks")
     return train.config_from(namespace).complete()
 
 

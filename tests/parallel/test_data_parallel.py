@@ -163,6 +163,11 @@ def test_threads_may_differ_between_ranks_and_share_out_the_cores():
     assert threads_of_rank(Ranks([""] * 999, 1000)) == 1
 
 
+def test_a_profile_is_of_one_process(capfd):
+    assert main(["profile", "events", "--", "train", "--tiny", "--data-parallel"]) == 2
+    assert "--data-parallel cannot be profiled so" in capfd.readouterr().err
+
+
 def test_without_mpiexec_it_is_one_rank(straight, tmp_path, capfd):
     out = tmp_path / "run"
     arguments = words(out, **RUN, data=straight.parent / "beer.txt")
