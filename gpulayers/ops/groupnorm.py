@@ -52,21 +52,22 @@ def _forward_cpu(x: Array, weight: Array, bias: Array, groups: int, eps: float) 
         return _of_nothing(x, groups)
     N, C, L = x.shape
     y, mean, var = empty(x.shape, x.dtype, like=x), *np.empty((2, N, groups), x.dtype)
+    rows = (N * groups, C // groups, L)  # a few groups at a time, which stay in cache
+    x_rows, y_rows, m, v = np.ascontiguousarray(x).reshape(rows), y.reshape(rows), mean.reshape(-1), var.reshape(-1)
     average = np.full(C // groups * L, groups / (C * L), x.dtype)
-    for block in row_blocks(N, C * L):
-        some, cols = y[block], len(average)
-        part = np.ascontiguousarray(x[block]).reshape(-1, cols)
-        centre_rows(part, some.reshape(-1, cols), average, mean[block].reshape(-1), var[block].reshape(-1))
-        some *= _factor(var[block], weight, C, eps)[..., None]
+    for block in row_blocks(len(m), len(average)):
+        part, some = x_rows[block], y_rows[block]
+        centre_rows(part.reshape(len(part), -1), some.reshape(len(part), -1), average, m[block], v[block])
+        factor = 1 / np.sqrt(v[block] + x.dtype.type(eps))[:, None]
+        some *= (factor if weight is None else factor * _of_groups(weight, groups, block))[..., None]
         if bias is not None:
-            some += bias[:, None]
+            some += _of_groups(bias, groups, block)[..., None]
     return y, mean, var
 
 
-def _factor(var: np.ndarray, weight: Array, channels: int, eps: float) -> np.ndarray:
-    """weight rstd of each channel, (N, C)."""
-    rstd = np.repeat(1 / np.sqrt(var + var.dtype.type(eps)), channels // var.shape[1], axis=1)
-    return rstd if weight is None else rstd * weight
+def _of_groups(vector: np.ndarray, groups: int, block: slice) -> np.ndarray:
+    """Gains or biases (C,) of the channels of some groups, counted through all samples: (some, C / groups)."""
+    return vector.reshape(groups, -1)[np.arange(block.start, block.stop) % groups]
 
 
 GROUP_THREADS = 1024  # of a block at most, as kernels/groupnorm.cu has it
@@ -128,31 +129,31 @@ def _backward_cpu(
     dy: Array, x: Array, mean: Array, var: Array, weight: Array, eps: float
 ) -> tuple[Array, Array, Array]:
     (N, C, L), G = x.shape, mean.shape[1]
-    dx, (dweight, dbias) = empty(x.shape, x.dtype, like=x), np.zeros((2, C), x.dtype)
-    work, ones = work_array(x, C * L), np.ones(L, x.dtype)
-
-    def group_means(of_channels: np.ndarray) -> np.ndarray:
-        """(n, C), sums over the positions -> (n, G), means of them times the gain."""
-        total = of_channels if weight is None else of_channels * weight
-        return total.reshape(len(total), G, -1).sum(axis=2) / (C // G * L)
-
-    for block in row_blocks(N if x.size else 0, C * L):
-        dy_block, centred = np.ascontiguousarray(dy[block]), dx[block]
-        n, rstd = len(centred), 1 / np.sqrt(var[block] + x.dtype.type(eps))
-        product = work[:n].reshape(n, C, L)
-        groups = centred.reshape(n, G, -1)  # a view
-        np.subtract(np.ascontiguousarray(x[block]).reshape(n, G, -1), mean[block][..., None], out=groups)
-        np.multiply(dy_block, centred, out=product)
-        # What is summed over the positions first is small: the rest of the work is on (n, C) and (n, G) numbers.
-        dy_xhat = (as_rows(product) @ ones).reshape(n, C) * np.repeat(rstd, C // G, axis=1)
-        dy_sum = (as_rows(dy_block) @ ones).reshape(n, C)
-        dweight += dy_xhat.sum(axis=0)
-        dbias += dy_sum.sum(axis=0)
-        groups *= (rstd * group_means(dy_xhat))[..., None]
-        groups += group_means(dy_sum)[..., None]
-        g = dy_block if weight is None else np.multiply(dy_block, weight[:, None], out=product)
-        np.subtract(g, centred, out=centred)
-        groups *= rstd[..., None]
+    if x.size == 0:
+        return empty(x.shape, x.dtype, like=x), np.zeros(C, x.dtype), np.zeros(C, x.dtype)
+    dx, sums = empty(x.shape, x.dtype, like=x), np.empty((2, N * G, C // G), x.dtype)
+    rows, size, ones = (N * G, C // G, L), C // G * L, np.ones(L, x.dtype)
+    dy_rows, x_rows, dx_rows = (np.ascontiguousarray(a).reshape(rows) for a in (dy, x, dx))
+    m, rstd = mean.reshape(-1), 1 / np.sqrt(var.reshape(-1) + x.dtype.type(eps))
+    work = work_array(x.reshape(N * G, size), size).reshape(-1, *rows[1:])
+    for block in row_blocks(N * G, size):
+        d, centred, r = dy_rows[block], dx_rows[block], rstd[block, None]
+        n = len(d)
+        np.subtract(x_rows[block], m[block, None, None], out=centred)
+        product = np.multiply(d, centred, out=work[:n])
+        # What is summed over the positions first is small: the rest of the work is on a number for each channel.
+        dy_xhat = (as_rows(product) @ ones).reshape(n, -1) * r
+        dy_sum = (as_rows(d) @ ones).reshape(n, -1)
+        sums[0, block], sums[1, block] = dy_xhat, dy_sum
+        if weight is not None:
+            gain = _of_groups(weight, G, block)
+            d = np.multiply(d, gain[..., None], out=product)
+            dy_xhat, dy_sum = dy_xhat * gain, dy_sum * gain
+        centred *= (dy_xhat.sum(axis=1, keepdims=True) / size * r)[..., None]
+        centred += (dy_sum.sum(axis=1, keepdims=True) / size)[..., None]
+        np.subtract(d, centred, out=centred)
+        centred *= r[..., None]
+    dweight, dbias = sums.reshape(2, N, C).sum(axis=1)
     return dx, dweight, dbias
 
 
