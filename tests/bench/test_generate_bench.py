@@ -3,6 +3,8 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,15 +16,16 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # bench is not instal
 from bench import generate, generate_ours
 from bench.generate_case import CASES, parameters, read_ids
 from bench.machine import read_bandwidth
-from bench.worker import Worker
 
 TINY = CASES["tiny"]
 
 
-def test_a_whole_run(tmp_path, capsys):
+def test_a_whole_run(tmp_path, capsys, monkeypatch):
+    ceilings = {"read": 1e10, "flops": 1e10}
+    monkeypatch.setattr(generate, "_ceilings", lambda threads, clock: ceilings)  # a second each
     path = tmp_path / "found.json"
     words = ["--case", "tiny", "--quick", "--threads", "1", "--clock", "cpu", "--json", str(path)]
-    generate.main([*words, "--variants", "gpulayers", "--phases", "prefill", "decode", "uncached", "generate"])
+    generate.main([*words, "--variants", "gpulayers", "--phases", *generate.PHASES])
     out = capsys.readouterr().out
     assert "floor: 0 MB of weights, keys and values a token" in out
     found = json.loads(path.read_text())
@@ -43,12 +46,15 @@ def test_all_phases_end_at_the_same_logits():
 
 
 def test_wrong_logits_are_not_timed():
-    with Worker("float64", 1) as worker:
-        expected = {"logits": [0.0] * TINY.vocab, "largest": 1e-9}
-        with pytest.raises(
-            SystemExit, match=r"gpulayers, prefill: logits are .* of the largest off float64: not timed"
-        ):
-            generate._load(worker, "gpulayers", "prefill", TINY, 1, expected)
+    worker: Any = SimpleNamespace(ask=lambda *words, **options: {"logits": [1.0, 2.001]})
+    expected = {"logits": [1.0, 2.0], "largest": 2.0}
+    with pytest.raises(
+        SystemExit, match=r"gpulayers, prefill: logits are 5\.0e-04 of the largest off float64: not timed"
+    ):
+        generate._load(worker, "gpulayers", "prefill", TINY, 1, expected)
+    assert (
+        generate._load(worker, "gpulayers", "generate", TINY, 1, expected)["error"] == 0.5
+    )  # ids: how many are others
 
 
 def test_what_is_counted():

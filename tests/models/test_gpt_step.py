@@ -135,7 +135,7 @@ def test_no_float64_in_a_float32_step(ids):
 @on_devices
 @pytest.mark.parametrize("changes", [{}, {"rotary": True, "kv_heads": 2}], ids=["learned", "rotary"])
 def test_on_devices(device, changes, ids):
-    model, there = tiny("float32", **changes), tiny("float32", **changes).to(device)
+    model, there = (tiny("float32", layers=1, **changes).to(where) for where in ("numpy", device))
     state = state_there = None
     for piece, padding in ((ids[:, :3], [0, 2, 1]), (ids[:, 3:5], None), (ids[:, 5], None)):
         logits, state = model.step(piece, state, padding=padding)

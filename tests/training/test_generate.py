@@ -157,14 +157,14 @@ def test_what_the_cache_saves():
 def test_each_text_is_what_it_is_alone(changes):
     """Unequal prompts, some of which reach the end of the context sooner than others."""
     model, prompts = exact(**changes), [[1, 2, 3, 4, 5, 6, 7], [8], [9, 10, 0]]
-    every: list[dict[str, Any]] = [{}, {"cache": False}, {"slide": 1}, {"end": 4}]
+    every: list[dict[str, Any]] = [{}, {"slide": 1, "end": 4}]
     for options in every:
-        texts = generate_batch(model, prompts, 20, seed=2, **options)
+        texts = generate_batch(model, prompts, 12, seed=2, **options)
         for row, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
-            steps = stream_batch(model, [[0]] * row + [prompt], 20, Sampling(seed=2), **options)
+            steps = stream_batch(model, [[0]] * row + [prompt], 12, Sampling(seed=2), **options)
             alone = [token for step in steps for r, token in step if r == row]
             assert text.tolist() == alone
-        assert np.array_equal(texts[0], generate(model, prompts[0], 20, seed=2, **options))
+        assert np.array_equal(texts[0], generate(model, prompts[0], 12, seed=2, **options))
         if options.get("end"):
             assert len({len(text) for text in texts}) > 1  # they ended at different times
 
@@ -190,12 +190,12 @@ DRAWING: dict[str, Any] = {"seed": 11, "temperature": 0.9, "top_p": 0.95, "repet
 
 @on_devices
 def test_the_same_tokens_on_both_devices(device):
-    """200 by the same random numbers, in 25 texts, of which some go on beyond the context; none of these draws lies
+    """200 by the same random numbers, in 40 texts, of which some go on beyond the context; none of these draws lies
     within rounding of a boundary. The slow test below writes 200 of one text."""
     here, there = on_both(device, context=8)
-    prompts = [list(range(1, n % 8 + 2)) for n in range(25)]
-    found = generate_batch(there, prompts, 8, **DRAWING)
-    assert np.array_equal(found, generate_batch(here, prompts, 8, **DRAWING))
+    prompts = [list(range(1, n % 8 + 2)) for n in range(40)]
+    found = generate_batch(there, prompts, 5, **DRAWING)
+    assert np.array_equal(found, generate_batch(here, prompts, 5, **DRAWING))
     assert len(np.unique(found)) == 29
 
 
