@@ -161,6 +161,13 @@ def gain(activation: str, negative_slope: float = 0.01) -> float:
     return gains[activation]
 
 
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """`gain` under PyTorch's name: param is the negative slope of leaky_relu; linear and convolutions have 1."""
+    if nonlinearity.startswith("conv"):
+        nonlinearity = "linear"
+    return gain(nonlinearity, 0.01 if param is None else param)
+
+
 def fan_in_uniform(shape: Shape, rng: np.random.Generator, fan_in: int | None = None) -> np.ndarray:
     """Uniform in +-1/sqrt(fan_in): the usual default of linear layers."""
     fan_in = _fans(shape)[0] if fan_in is None else fan_in
@@ -199,8 +206,21 @@ def _fan(shape: Shape, mode: str) -> int:
     return max(1, fans[mode])
 
 
+def kaiming_uniform(
+    shape: Shape, rng: np.random.Generator, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+) -> np.ndarray:
+    """`he_uniform` with PyTorch's arguments: the gain is `calculate_gain(nonlinearity, a)`."""
+    return he_uniform(shape, rng, calculate_gain(nonlinearity, a), mode)
+
+
+def kaiming_normal(
+    shape: Shape, rng: np.random.Generator, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+) -> np.ndarray:
+    """`he_normal` with PyTorch's arguments: the gain is `calculate_gain(nonlinearity, a)`."""
+    return he_normal(shape, rng, calculate_gain(nonlinearity, a), mode)
+
+
 glorot_uniform, glorot_normal = xavier_uniform, xavier_normal  # the field has two names for each
-kaiming_uniform, kaiming_normal = he_uniform, he_normal
 
 
 def orthogonal(shape: Shape, rng: np.random.Generator, gain: float = 1.0) -> np.ndarray:

@@ -32,7 +32,11 @@ def rng():
         (functools.partial(init.uniform, bound=3), 3),
         (functools.partial(init.uniform, a=-1, b=1), 1 / 3),
         (functools.partial(init.he_normal, mode="fan_out"), 2 / 200),
-        (functools.partial(init.kaiming_uniform, mode="fan_out", gain=1.0), 1 / 200),
+        (functools.partial(init.he_uniform, mode="fan_out", gain=1.0), 1 / 200),
+        (init.kaiming_uniform, 2 / 300),
+        (functools.partial(init.kaiming_uniform, a=math.sqrt(5)), 1 / 3 / 300),  # how PyTorch's Linear starts
+        (functools.partial(init.kaiming_normal, a=0.5, mode="fan_out"), 1.6 / 200),
+        (functools.partial(init.kaiming_normal, nonlinearity="tanh"), 25 / 9 / 300),
         (functools.partial(init.xavier_normal, gain=init.gain("selu")), 9 / 16 * 2 / 500),
         (functools.partial(init.trunc_normal, std=0.5), 0.25 * 0.998867),  # cut at 4 standard deviations
         (init.trunc_normal, 0.773741),  # 1 - 2 * 2 phi(2) / (Phi(2) - Phi(-2))
@@ -127,8 +131,8 @@ def test_linear_takes_a_seed_and_an_initialiser():
 
 
 def test_other_names():
-    assert init.kaiming_normal is init.he_normal
-    assert init.kaiming_uniform is init.he_uniform
+    assert np.array_equal(init.kaiming_normal(SHAPE, rng()), init.he_normal(SHAPE, rng()))
+    assert np.array_equal(init.kaiming_uniform(SHAPE, rng()), init.he_uniform(SHAPE, rng()))
     assert init.glorot_normal is init.xavier_normal
     assert init.glorot_uniform is init.xavier_uniform
 
@@ -209,3 +213,23 @@ def test_nothing_is_drawn_for_a_model_that_is_overwritten():
     for name, parameter in empty.items():
         assert parameter.shape == drawn[name].shape
         assert set(np.unique(parameter.data)) <= {0.0, 1.0}  # 1: the gains of the norms
+
+
+def test_calculate_gain():
+    """torch.nn.init.calculate_gain of PyTorch 2.13."""
+    wanted = {
+        ("linear", None): 1.0,
+        ("conv2d", None): 1.0,
+        ("conv_transpose1d", None): 1.0,
+        ("sigmoid", None): 1.0,
+        ("relu", None): 1.4142135623730951,
+        ("tanh", None): 1.6666666666666667,
+        ("leaky_relu", None): 1.4141428569978354,
+        ("leaky_relu", 0.2): 1.3867504905630728,
+        ("leaky_relu", 0): 1.4142135623730951,
+        ("selu", None): 0.75,
+    }
+    for arguments, value in wanted.items():
+        assert init.calculate_gain(*arguments) == pytest.approx(value, rel=1e-15), arguments
+    with pytest.raises(ValueError, match="activation must be one of linear, sigmoid, tanh"):
+        init.calculate_gain("gelu")
