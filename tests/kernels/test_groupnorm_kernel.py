@@ -18,6 +18,7 @@ SHAPES = [
     ((1, 66, 16), 2),
     ((2, 2, 1100), 2),
     ((1, 3, 1100), 1),
+    ((1, 6, 400), 2),  # a warp for each channel, three to a row
 ]
 
 
@@ -84,15 +85,16 @@ def test_views(device, rng):
 @on_devices
 @in_storage
 def test_at_every_alignment(device, storage, rng):
-    """Rows and channels of a multiple of 16 bytes, in memory that does not begin on one."""
+    """Rows and channels of a multiple of 16 bytes, in memory that does not begin on one: either array, or both."""
     x, dy = (gl.to_device(a, device).astype(storage) for a in rng.normal(size=(2, 4 * 16 + 1)).astype(np.float32))
     x, dy = x[1:].reshape(2, 2, 16), dy[1:].reshape(2, 2, 16)
-    found, aligned = [], []
-    for results, a, d in ((found, x, dy), (aligned, x.copy(), dy.copy())):
+    found = []
+    for a, d in ((x.copy(), dy.copy()), (x, dy), (x, dy.copy()), (x.copy(), dy)):
         y, mean, var = groupnorm(a, None, None, 1, 1e-5)
-        results += [y, mean, var, *groupnorm_backward(d, a, mean, var, None, 1e-5)]
-    for one, other in zip(found, aligned, strict=True):
-        assert np.array_equal(one.get(), other.get())
+        found.append([y, mean, var, *groupnorm_backward(d, a, mean, var, None, 1e-5)])
+    for results in found[1:]:
+        for one, other in zip(results, found[0], strict=True):
+            assert np.array_equal(one.get(), other.get())
 
 
 @on_devices
