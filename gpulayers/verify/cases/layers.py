@@ -276,10 +276,11 @@ def block_cases(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def gpt_cases(rng: np.random.Generator) -> Iterator[Case]:
-    """A whole model: every kernel that training needs, one after the other, and a tied head."""
+    """A whole model: every kernel that training needs, one after the other, with a tied head and with its own."""
     for name, options in (
         ("1 layer", {}),
         ("dropout, grouped heads, rotary", {"dropout": 0.1, "kv_heads": 1, "rotary": True, "bias": False}),
+        ("a head of its own, exact GELU", {"tied": False, "activation": "gelu", "hidden": 24, "scale_by_layer": True}),
     ):
         config = GPTConfig(vocab=33, context=9, layers=1, heads=2, dim=16, **options)
         yield LayerCase(
