@@ -43,7 +43,7 @@ from gpulayers.training.tasks import DEFAULTS
 
 MOST_SECONDS, MOST_BYTES = 2.0, 4_000_000  # of one input
 ADDRESS_SPACE = 1 << 28  # that may be added to what the process has at first, by any code
-TRACED = 8  # of so many inputs that build a model, one is traced: that takes four times as long
+TRACED = 8  # of so many inputs one is traced, for that takes two to four times as long
 
 SPECIAL: list[Any] = [
     *(None, True, False, 0, -1, 1, 7, 2**31, 2**53, 2**63, 2**64, 10**30, 1.5, 1e308, math.nan, math.inf, -math.inf),
@@ -81,7 +81,7 @@ def mutated_bytes(r: random.Random, content: bytes) -> bytes:
             case 3:
                 data[place:place] = data[place : place + r.choice((1, 8, 100))]
             case 4:
-                data[:8] = struct.pack("<Q", r.choice((*LENGTHS, len(data), len(data) - 8, r.randrange(2**64))))
+                data[:8] = struct.pack("<Q", r.choice((*LENGTHS, len(data), max(0, len(data) - 8), r.randrange(2**64))))
             case 5:
                 data[place : place + 1] = r.choice(
                     (b'"', b"[", b"]", b"{", b"}", b",", b"-", b"9", b"\\u0000", b"\xff")
@@ -269,7 +269,7 @@ def feed(number: int, seed: int, names: list[str], wanted: dict[str, Target], pa
     name = names[number % len(names)]
     target = wanted[name]
     size = write(path, target.make(r))
-    traced = target.share > 1 or number % (TRACED * len(names)) < len(names)
+    traced = number % (TRACED * len(names)) < len(names)
     if traced:
         tracemalloc.start()
     started, read = time.process_time(), True
@@ -309,7 +309,7 @@ def run(numbers: range, seed: int, now: Any) -> Counter[tuple[str, bool]]:
             signal.setitimer(signal.ITIMER_REAL, 20 * MOST_SECONDS)
             try:
                 counts[feed(number, seed, names, wanted, path)] += 1
-            except Refused as error:
+            except Exception as error:
                 raise Refused(f"input {number}, {names[number % len(names)]}: {error}") from error.__cause__
     return counts
 

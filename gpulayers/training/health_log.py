@@ -63,8 +63,11 @@ class HealthLog:
 
 
 def diagnose(task: Any, optimizer: Optimizer, seed: int, k: int) -> Sick | None:
-    """The first sick layer in the step on batch k, whose loss or gradient was not finite. Such a step has changed no
-    parameter, so the pass can be run again; its gradients are dropped."""
+    """The first sick layer in the step on batch k, whose loss or gradient was not finite.
+
+    Such a step has changed no parameter, so the pass can be run again, before the next update. All gradients are
+    dropped after that, those of a step that has begun too.
+    """
     ledger = Ledger(task.model)
     count, scale = 0.0, optimizer.scale
     with ledger.watch():

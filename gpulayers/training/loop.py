@@ -55,12 +55,15 @@ def train_step(
     loss_options: Mapping[str, Any] = MappingProxyType({}),
     threads: Threads | None = None,
     ranks: Ranks | None = None,
+    before_update: Callable[[], Iterable[Part] | None] | None = None,
 ) -> Array:
     """One step on batch k: forward, loss, backward for each of its parts, then one update.
 
     loss_options: keywords for `cross_entropy` beside reduction= and scale=, such as label_smoothing.
     threads: of `model`, to run the parts on in pieces; without them each part is one piece.
     ranks: other processes with their own parts of the same batch, `ranks.share(...)` of it; all take the same step.
+    before_update: called when all passes are queued and nothing has been updated yet. If it has used up the gradients,
+        it returns the parts once more, for new passes.
 
     Losses and gradients are summed over all parts and divided by the number of all targets once, so the split changes
     nothing but rounding. A loss or gradient that is not finite changes nothing but the loss scale: parameters, moments
@@ -76,12 +79,16 @@ def train_step(
         model.backward(dlogits, saved)  # adds to every gradient
         return loss, count_targets(targets, weight=loss_options.get("weight"))
 
-    found = (
-        (forward_backward(model, part) for part in parts) if threads is None else threads.map(forward_backward, parts)
-    )
-    loss, count = 0.0, 0.0
-    for part_loss, part_count in found:
-        loss, count = loss + part_loss, count + part_count
+    def total(parts: Iterable[Part]) -> tuple[Any, Any]:
+        one_by_one = (forward_backward(model, part) for part in parts)
+        loss, count = 0.0, 0.0
+        for part_loss, part_count in one_by_one if threads is None else threads.map(forward_backward, parts):
+            loss, count = loss + part_loss, count + part_count
+        return loss, count
+
+    loss, count = total(parts)
+    if before_update is not None and (parts := before_update()) is not None:
+        loss, count = total(parts)
     if ranks is not None:
         loss, count = ranks.all_reduce(optimizer.flat, loss, count)  # gradients too
     optimizer.step(count, loss)  # divides by count, clips, updates, clears the gradients
@@ -121,6 +128,7 @@ class Trainer:
         self.step, self.best, self.skipped = step, best, skipped
         self.saved_at: int | None = None
         self.pending: Pending | None = None
+        self.looked_again = False  # whether the pass of a skipped step was run again, see `_catch_up`
         self.read_at = 0.0  # when figures were read last
 
     def run(self, begun: Callable[[], object] = lambda: None) -> Signals | None:
@@ -183,18 +191,28 @@ class Trainer:
     def _advance(self) -> None:
         """One step, and what is due after it.
 
-        On a GPU its figures are read after the next step was begun, so that the device never waits for work; unless
-        something is due that needs them.
+        On a GPU its figures are read when the passes of the next step are queued, so that the device never waits for
+        work; unless something is due that needs them. The update of the next step is queued after that: so a step that
+        was skipped can still be looked at with the parameters that it had.
         """
         started, sizes, options = time.perf_counter(), [], self.config.training
-        parts, task = self.ranks.share(self._counted(sizes)), self.task
+        late = options.backend != "numpy"
+        if self.health.watches(self.step):
+            self._catch_up()  # nobody can look at a skipped step while this one is watched
         if self.threads is not None:
             self.threads.in_turn = self.health.watches(self.step)  # it listens to one thread
         with self.health.watch(self.step):
             outcome = train_step(
-                task.model, self.optimizer, parts, options.seed, self.step, task.loss_options, self.threads, self.ranks
+                self.task.model,
+                self.optimizer,
+                self._parts(sizes),
+                options.seed,
+                self.step,
+                self.task.loss_options,
+                self.threads,
+                self.ranks,
+                (lambda: self._parts(sizes) if self._catch_up() else None) if late else None,
             )
-        self._catch_up()
         self.step += 1
         self.pending = Pending(self.step, sum(sizes), started, Reading(outcome))
         if sick := self.health.note(self.step - 1):
@@ -202,10 +220,13 @@ class Trainer:
         if options.backend == "numpy" or self._anything_due():
             self._round_off()
 
-    def _catch_up(self) -> None:
-        """Read and write down the figures of the step that is pending, if one is."""
+    def _catch_up(self) -> bool:
+        """Read and write down the figures of the step that is pending, if one is. Returns whether its pass was run
+        again: gradients that were there are gone then."""
+        self.looked_again = False
         if self.pending is not None:
             self.metrics.write(self._figures(self.pending))
+        return self.looked_again
 
     def _round_off(self) -> None:
         """The figures of the last step, and what is due after it."""
@@ -219,6 +240,7 @@ class Trainer:
         self.metrics.write(record)  # before any checkpoint of this step: none is without its line
         if "val_loss" in record:
             self._keep_best(record["val_loss"])
+            self.task.pictures(self.folder, self.step)
             self._plot()
         if self._due(options.sample_every) or (options.sample_every and self.step == options.steps):
             self._sample()
@@ -248,8 +270,12 @@ class Trainer:
         self._count_skipped(record, found)
         return record
 
+    def _parts(self, sizes: list[int]) -> Iterator[Part]:
+        """The parts of the next batch, this rank's piece of them. sizes: how many units each has, on all ranks."""
+        sizes.clear()
+        return self.ranks.share(self._counted(sizes))
+
     def _counted(self, sizes: list[int]) -> Iterator[Part]:
-        """The parts of the next batch, of all ranks; how many units each has goes into `sizes`."""
         for part in self.task.parts(self.step):
             sizes.append(self.task.size(part))
             yield part
@@ -286,6 +312,7 @@ class Trainer:
         """' (exploding from ...)': the layer in which this step, which was skipped, went wrong, if it can be told."""
         if listening():  # to a trace, which would show the pass twice
             return ""
+        self.looked_again = True
         sick = diagnose(self.task, self.optimizer, self.config.training.seed, step - 1)
         return "" if sick is None else f" ({sick})"
 
@@ -308,7 +335,6 @@ class Trainer:
         if loss < self.best:
             self.best = loss
             save_best(self.folder, self.step, self.tensors(), self._metadata(loss))
-        self.task.pictures(self.folder, self.step)
 
     def _sample(self) -> None:
         try:

@@ -6,9 +6,10 @@ from devices import on_devices
 from tiny_run import assert_same_run, last_checkpoint, lines, words
 
 import gpulayers as gl
+from gpulayers.backend import to_numpy
 from gpulayers.cli.arguments import Parser
 from gpulayers.cli.train import add_parser, config_from
-from gpulayers.training import loop
+from gpulayers.training import health_log, loop
 from gpulayers.training.reading import Reading
 from gpulayers.training.run import resume, start
 from gpulayers.training.tasks import Part
@@ -53,10 +54,15 @@ def test_a_step_waits_for_the_device_once_and_late(tmp_path, monkeypatch):
         found.append(list(reads))
 
     def alone(*args):
-        before = len(reads)
-        outcome = step(*args)
-        assert len(reads) == before
+        *rest, before_update = args
+        outcome = step(*rest, lambda: late(before_update))
+        assert reads in ([], ["get"])
         return outcome
+
+    def late(before_update):
+        assert reads == []  # all passes of this step are queued by now
+        assert any(not parameter._grad_is_zero for parameter in trainer.task.model.parameters())
+        return before_update()
 
     monkeypatch.setattr(trainer, "_advance", one)
     monkeypatch.setattr(loop, "train_step", alone)
@@ -116,3 +122,58 @@ def test_a_bad_target_or_id_is_a_sentence_before_anything_is_saved(what, save_ev
         trainer.run()
     assert [r["step"] for r in lines(tmp_path / "run" / "metrics.jsonl")] == [1]
     assert last_checkpoint(tmp_path / "run").name == f"checkpoint-{save_every:08d}.safetensors"
+
+
+def spoilt_in(monkeypatch, trainer, *bad):
+    """A weight of the first block is NaN in the passes of these batches, and as ever in all updates."""
+    weight, parts = trainer.task.model.blocks[0].feedforward.down.weight, trainer.task.parts
+
+    def spoiling(k):
+        was = weight.data[:1, :1].copy()
+        if k in bad:
+            weight.data[:1, :1] = np.nan
+        yield from parts(k)
+        weight.data[:1, :1] = was
+
+    monkeypatch.setattr(trainer.task, "parts", spoiling)
+
+
+@pytest.mark.parametrize("health", [False, True])
+def test_a_skipped_step_that_is_read_late_is_looked_at_with_its_own_parameters(health, tmp_path, monkeypatch, capsys):
+    """Though the next step has begun, whose passes are run once more: all bits are as if nobody had looked late."""
+    seen, diagnose = {}, loop.diagnose
+
+    def look(task, optimizer, seed, k):
+        assert not any(buffer._queued for buffer in task.model.buffers())
+        seen.setdefault(k, []).append(to_numpy(optimizer.flat.data).tobytes())
+        return diagnose(task, optimizer, seed, k)
+
+    monkeypatch.setattr(loop, "diagnose", look)
+    monkeypatch.setattr(health_log, "plot_health", lambda *_, **__: None)
+    for name in ("late", "at_once"):
+        trainer = begin(tmp_path / name, steps=4)
+        if health:
+            training = {"health": True, "health_every": 1}
+            trainer.config = trainer.config.with_training(**training)
+        spoilt_in(monkeypatch, trainer, 1)
+        if name == "at_once":
+            monkeypatch.setattr(loop.Trainer, "_anything_due", lambda self: True)
+        trainer.run()
+        said = capsys.readouterr().err
+        assert "step 2: the loss is not finite (not finite from blocks.0 on: an activation is NaN" in said
+    assert seen.keys() == {1}
+    assert all(late == at_once for late, at_once in seen.values())
+    assert_same_run(tmp_path / "late", tmp_path / "at_once")
+    records = lines(tmp_path / "late" / "metrics.jsonl")
+    assert [record["step"] for record in records if record.get("skipped")] == [2]
+
+
+def test_three_skipped_in_a_row_end_a_run_on_a_device(tmp_path, monkeypatch):
+    trainer = begin(tmp_path / "run", steps=9, save_every=1)
+    spoilt_in(monkeypatch, trainer, 1, 2, 3)
+    with pytest.raises(
+        loop.TrainingError, match=r"loss was not finite in 3 steps in a row, up to step 4 \(not finite from blo"
+    ):
+        trainer.run()
+    monkeypatch.undo()
+    assert resume(tmp_path / "run").step == 3  # no parameter has changed since step 1
