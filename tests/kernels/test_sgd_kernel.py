@@ -92,3 +92,13 @@ def test_h11_the_last_block_beyond_2_to_the_31(monkeypatch):
     with using(check_races=False):  # whose notes take as much memory again, all of it touched
         sgd.cuda(*there, control, **rule())
     assert there[0][size - 5 :].get() == pytest.approx(np.full(5, -5e-4), rel=1e-6)
+
+
+@on_devices
+@pytest.mark.parametrize("t", [1.0, 2.0])
+def test_dampening(device, t, rng):
+    """The first moment is the whole gradient."""
+    state, g = arrays(rng, 33)
+    step = STEP._replace(rate=0.1, t=t)
+    after = check_update(sgd, device, state, g, step, rule(dampening=0.25))
+    assert after[1] == pytest.approx(0.9 * state[1] + (1 if t == 1 else 0.75) * 0.5 * g, rel=1e-5, abs=1e-6)

@@ -162,3 +162,37 @@ def test_the_product_of_nadam(device, total):
     update_control.cuda(*there, **rule, product=on_device)
     assert there[0].get() == pytest.approx(arrays[0], rel=1e-6)
     assert on_device.get() == pytest.approx(product, rel=1e-14)
+
+
+@on_devices
+@pytest.mark.parametrize("total", [25.0, math.nan])
+@pytest.mark.parametrize("rule", [{"rectify": True}, {"momentum_decay": 0.004}, {"clip_norm": 1.0, "maximize": True}])
+def test_rows_of_groups(device, total, rule):
+    """Each with its betas, momentum_decay and direction; what is the model's is the same in all rows."""
+    arrays, _ = state(total, None, 2.0, 7, (0.1,), None, None)
+    arrays = (np.full((3, CONTROL_SIZE), 7.0), *arrays[1:])
+    groups = np.array([[0.8, 0.6, 0.1, 1.0], [0.5, 0.99, 0.0, 0.0]])
+    product = np.array([0.3, 0.2, 0.1]) if "momentum_decay" in rule else None
+    there = [None if a is None else gl.to_device(a, device) for a in arrays]
+    there[0], there[6] = there[0].astype(np.float32), there[6].astype(np.float32)
+    on_device = None if product is None else gl.to_device(product.copy(), device)
+    by_hand = [np.copy(a) if isinstance(a, np.ndarray) else a for a in arrays], None if product is None else product + 0
+    betas = {"beta1": 0.9, "beta2": 0.999, **rule}
+    update_control.reference(*arrays, **betas, product=product, groups=groups)
+    update_control.cpu(*by_hand[0], **betas, product=by_hand[1], groups=groups)
+    update_control.cuda(*there, **betas, product=on_device, groups=gl.to_device(groups, device))
+    for found in (there[0].get(), by_hand[0][0]):
+        assert found == pytest.approx(arrays[0], rel=1e-6)
+    if product is not None:
+        assert on_device.get() == pytest.approx(product, rel=1e-14)
+        assert by_hand[1] == pytest.approx(product, rel=1e-14)
+    if math.isfinite(total):
+        rows = [Control(*row) for row in arrays[0].tolist()]
+        sign = -1 if rule.get("maximize") else 1
+        assert [row.scale * sign for row in rows] == [
+            rows[0].scale * sign,
+            -abs(rows[0].scale) * sign,
+            abs(rows[0].scale) * sign,
+        ]
+        assert len({(row.apply, row.limit, row.rate, row.t) for row in rows}) == 1
+        assert rows[1].correction2 == pytest.approx(1 - 0.6**8)

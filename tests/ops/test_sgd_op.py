@@ -73,3 +73,14 @@ def test_copy_and_clear(body, momentum, nesterov, control, rng):
 
 def test_signatures():
     check_signatures(sgd)
+
+
+@BODIES
+@pytest.mark.parametrize("t", [1.0, 2.0])
+def test_dampening(body, t, rng):
+    p, m, g = rng.normal(size=(3, 33)).astype(np.float32)
+    part = 1 if t == 1 else 0.75
+    p0, m0 = p.astype(np.float64), m.astype(np.float64)
+    body(p, m, g, np.array(STEP._replace(t=t), np.float32), 1.0, 0.9, False, 0.0, 0.0, dampening=0.25)
+    assert_close(m, 0.9 * m0 + part * 0.5 * g, "float32")
+    assert_close(p, p0 - 1e-2 * (0.9 * m0 + part * 0.5 * g), "float32")

@@ -192,6 +192,20 @@ def update_control_cases(rng: np.random.Generator) -> Iterator[Case]:
                 options=options,
                 storages=("float32",),
             )
+    groups = exact(np.array([[0.8, 0.6, 0.1, 1.0], [0.5, 0.99, 0.0, 0.0]]))
+    for name, options in {
+        "betas": {"beta1": 0.9, "beta2": 0.999},
+        "RAdam": {"beta1": 0.9, "beta2": 0.999, "rectify": True},
+        "NAdam": {
+            "beta1": 0.9, "beta2": 0.999, "momentum_decay": 0.004,
+            "product": written(np.array([0.3, 0.2, 0.1]), exact=True),
+        },
+    }.items():  # fmt: skip
+        control = written(np.full((3, CONTROL_SIZE), 5, np.float32), exact=True)
+        args = (control, *control_args(25.0, 4.0)[1:])
+        options["groups"] = groups
+        name = f"groups, {name}"
+        yield OpCase(op=update_control, name=name, args=args, options=options, storages=("float32",))
     for name, total, scale, bad in (
         ("grows", 25.0, (1024.0, 3.0, 0.0), 0),
         ("halved", math.inf, (1024.0, 3.0, 0.0), 0),
