@@ -32,6 +32,7 @@ from gpulayers.layers.linear import Linear
 from gpulayers.models import gpt
 from gpulayers.models.gpt import GPT, GPTConfig
 from gpulayers.storage import FileError, load_tensors
+from gpulayers.training import health_log, loop
 from gpulayers.training.checkpoint import load_checkpoint
 from gpulayers.training.config import read_toml
 from gpulayers.training.health import rows_of
@@ -252,6 +253,7 @@ def unflushed() -> Iterator[None]:
 def quiet_train(arguments: list[str]) -> int:
     from gpulayers.cli import main as gpulayers
 
+    loop.plot_loss = health_log.plot_health = lambda *_, **__: None
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere), contextlib.redirect_stdout(nowhere):
         return gpulayers(arguments)
 
