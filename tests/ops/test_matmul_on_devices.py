@@ -4,8 +4,8 @@ from devices import check_kernel, in_storage, on_devices
 from tolerances import assert_close
 
 import gpulayers as gl
+from gpulayers.ops.matmul import PIECE, TALL, WIDE, product
 from gpulayers.ops.matmul import matmul as multiply
-from gpulayers.ops.matmul import product
 from gpulayers.parameter import Parameter
 
 
@@ -49,6 +49,28 @@ def test_into_memory_of_its_own_without_a_copy(batch, storage, rng, monkeypatch)
     assert given[-1] is p._grad
     multiply(flat, more, add_to=p)
     assert_close(p.grad.get(), 2 * (flat.get() @ more.get()))
+
+
+@pytest.mark.parametrize("rows", [TALL - 1, TALL, TALL + 1, 2 * TALL + 3])
+def test_tall_products_in_pieces(rows, rng):
+    """A table's gradient; BLAS gets it piece by piece, from any layout, into strided memory too."""
+    a, b = rng.normal(size=(7, rows)).astype(np.float32), rng.normal(size=(7, WIDE + 1)).astype(np.float32)
+    wanted, bias = a.T.astype(np.float64) @ b, rng.normal(size=WIDE + 1).astype(np.float32)
+    assert_close(product(a.T, b), wanted)
+    assert_close(product(np.ascontiguousarray(a.T), b, bias=bias), wanted + bias)
+    out = np.zeros((rows, 2 * (WIDE + 1)), np.float32)
+    product(a.T, b, out=out[:, ::2])
+    assert_close(out[:, ::2], wanted)
+    assert not out[:, 1::2].any()
+
+
+def test_a_large_gradient_is_added_in_pieces(rng):
+    a, b = rng.normal(size=(3, 1500)).astype(np.float32), rng.normal(size=(3, 801)).astype(np.float32)
+    p = Parameter(np.zeros((1500, 801), np.float32))
+    assert p.data.size > PIECE
+    multiply(a.T, b, add_to=p)
+    multiply(2 * a.T, b, add_to=p)
+    assert_close(p.grad, 3 * (a.T.astype(np.float64) @ b))
 
 
 def test_a_refused_product_leaves_no_gradient():
