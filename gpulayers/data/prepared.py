@@ -35,6 +35,7 @@ IN_MEMORY = 1 << 25  # bytes of text that are tokenised afresh each time: it tak
 TOGETHER = 8  # pieces that are encoded at once
 EVERY = 10.0  # seconds between two lines in a log file
 FORMAT = "gpulayers tokens 1"
+TOKENS = "tokens.safetensors"
 
 Tokens = list[np.ndarray]
 
@@ -60,25 +61,32 @@ def prepare(
     field: str = "text",
     cache: StrPath | None = None,
     whole: bool = False,
+    recorded: bool = False,
 ) -> Prepared:
     """The tokens of files, folders and .jsonl files, the last tenth of each for validation.
 
     paths: as for `find_sources`. tokenizer: one, "byte", "char", "bpe" (trained on the training part, `vocab_size`
     tokens), or the path of a tokenizer.json or its folder. field: of the lines of .jsonl files.
     cache: a folder for the tokens; None: the user's cache folder, for more than 32 MB of text only.
-    whole: no validation part.
+    whole: no validation part. recorded: `cache` is what a file says, not the user: nothing is written there, but tokens
+    are taken from it.
 
     Raises DataError where the data cannot be used, FileError where the cache cannot be written.
     """
     sources = find_sources(paths, field)
     digest, size = digest_of(sources), sum(source.size for source in sources)
+    given, cache = cache, None if recorded else cache
     place = None if cache is None and size <= IN_MEMORY else Path(cache or cache_folder())
     if isinstance(tokenizer, str):
         tokenizer = _tokenizer(tokenizer, vocab_size, sources, digest, place, whole)
-    if place is None:
+    about = [FORMAT, digest, hashlib.sha256(json.dumps(tokenizer.to_json()).encode()).hexdigest(), whole]
+    found = _found(_folder(Path(given), about), len(sources), about) if recorded and given is not None else None
+    if found is not None:
+        train, both = found
+    elif place is None:
         train, both = _in_memory(sources, tokenizer, whole)
     else:
-        train, both = _in_cache(sources, tokenizer, whole, digest, place)
+        train, both = _in_cache(sources, tokenizer, whole, about, place)
     name = sources[0].name if len(sources) == 1 else f"{sources[0].name} and {len(sources) - 1} more"
     return Prepared(
         name,
@@ -176,17 +184,18 @@ def _in_memory(sources: list[Source], tokenizer: Tokenizer, whole: bool) -> tupl
 
 
 def _in_cache(
-    sources: list[Source], tokenizer: Tokenizer, whole: bool, digest: str, cache: Path
+    sources: list[Source], tokenizer: Tokenizer, whole: bool, about: list[Any], cache: Path
 ) -> tuple[list[int], Tokens]:
     """As `_in_memory`, mapped from a file that is made where it is not there."""
-    about = [FORMAT, digest, hashlib.sha256(json.dumps(tokenizer.to_json()).encode()).hexdigest(), whole]
-    metadata = {"about": json.dumps(about)}
     with _entry(cache, about) as entry:
-        path = entry / "tokens.safetensors"
-        with contextlib.suppress(FileError):  # not there, or damaged: it is made again
-            return _opened(path, len(sources), metadata)
-        save_streams(path, _streams(sources, tokenizer, whole), len(sources) + 1, metadata)
-        return _opened(path, len(sources), metadata)
+        found = _found(entry, len(sources), about)
+        if found is None:
+            streams, metadata = _streams(sources, tokenizer, whole), {"about": json.dumps(about)}
+            save_streams(entry / TOKENS, streams, len(sources) + 1, metadata)
+            found = _found(entry, len(sources), about)
+        if found is None:
+            raise FileError(f"{entry / TOKENS} has changed while it was written")
+        return found
 
 
 def _streams(
@@ -208,11 +217,14 @@ def _streams(
     yield "train", np.dtype(np.int64), [np.array(train, np.int64)]
 
 
-def _opened(path: Path, count: int, metadata: dict[str, str]) -> tuple[list[int], Tokens]:
-    """Raises FileError for a file that is not there, not whole, or of something else."""
-    tensors, found = map_tensors(path, checked=False)
-    if found != metadata or tensors.keys() != {"train", *map(str, range(count))}:
-        raise FileError(f"{path} holds other tokens")
+def _found(entry: Path, count: int, about: list[Any]) -> tuple[list[int], Tokens] | None:
+    """What an entry of the cache holds; None if it is not there, not whole, or something else."""
+    try:
+        tensors, metadata = map_tensors(entry / TOKENS, checked=False)
+    except FileError:
+        return None
+    if metadata != {"about": json.dumps(about)} or tensors.keys() != {"train", *map(str, range(count))}:
+        return None
     return tensors["train"].tolist(), [tensors[str(i)] for i in range(count)]
 
 
@@ -220,10 +232,14 @@ def dtype_of(tokenizer: Tokenizer) -> np.dtype:
     return np.dtype(np.min_scalar_type(tokenizer.vocab_size - 1))
 
 
+def _folder(cache: Path, about: list[Any]) -> Path:
+    return cache / hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]
+
+
 @contextlib.contextmanager
 def _entry(cache: Path, about: list[Any]) -> Iterator[Path]:
     """The folder of an entry of the cache; inside, no other process has it. Raises FileError."""
-    entry = cache / hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]
+    entry = _folder(cache, about)
     try:
         entry.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -183,6 +183,17 @@ def test_the_users_cache_folder(monkeypatch, tmp_path):
     assert prepared.cache_folder() == tmp_path / "gpulayers" / "tokens"
 
 
+def test_a_cache_that_a_file_names_is_read_and_not_written(files, tmp_path, monkeypatch):
+    cache, other = tmp_path / "cache", tmp_path / "other"
+    first = prepare(files, "bpe", 300, cache=cache)
+    counted = count_encoding(monkeypatch)
+    same(prepare(files, first.tokenizer, cache=cache, recorded=True), first)
+    assert not counted
+    same(prepare(files, first.tokenizer, cache=other, recorded=True), first)
+    assert counted
+    assert not other.exists()
+
+
 def test_mapped_tokens_are_read_only_and_of_the_file(files, tmp_path):
     found = prepare(files, "byte", cache=tmp_path / "cache")
     for tokens in (*found.train, *found.validation):

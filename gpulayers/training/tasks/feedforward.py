@@ -61,7 +61,7 @@ class FeedForwardTask(Task):
         """tokenizer: that of a run that goes on."""
         super().__init__(config)
         check_parts(config)
-        text = read_texts(config.data, tokenizer)
+        text = read_texts(config.data, tokenizer, recorded=tokenizer is not None)
         self.digest, self.tokenizer = text.digest, text.tokenizer
         context, training = config.model.context, config.training
         self.batches = Batches(text.train, context, training.batch, training.seed, text.names)

@@ -108,7 +108,7 @@ class GPTTask(Task):
         """tokenizer: that of a run that goes on; its weights come from the checkpoint."""
         super().__init__(config)
         training, fresh = config.training, tokenizer is None
-        text = read_texts(config.data, pretrained_tokenizer(config) if fresh else tokenizer)
+        text = read_texts(config.data, pretrained_tokenizer(config) if fresh else tokenizer, recorded=not fresh)
         self.digest, self.tokenizer, self.validation = text.digest, text.tokenizer, text.validation
         self.batches = Batches(text.train, config.model.context, training.batch, training.seed, text.names)
         if sum(len(part) - 1 for part in self.validation) < 1:

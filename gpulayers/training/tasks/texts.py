@@ -85,10 +85,13 @@ class TextTraining(TrainingOptions):
     sample_tokens: int = option(200, "tokens of a sample", at_least=1)
 
 
-def read_texts(data: TextOptions, tokenizer: Tokenizer | None = None) -> Prepared:
-    """The tokens of what the options name; tokenizer: instead of the one that they name."""
-    kind = TOKENIZERS.get(data.tokens, data.tokens)
-    return prepare(data.files or None, tokenizer or kind, data.vocab_size, data.text_field, data.cache)
+def read_texts(data: TextOptions, tokenizer: Tokenizer | None = None, recorded: bool = False) -> Prepared:
+    """The tokens of what the options name.
+
+    tokenizer: instead of the one that they name. recorded: they come from a checkpoint, not from the user.
+    """
+    kind, files = TOKENIZERS.get(data.tokens, data.tokens), data.files or None
+    return prepare(files, tokenizer or kind, data.vocab_size, data.text_field, data.cache, recorded=recorded)
 
 
 def stored_tokenizer(metadata: dict[str, Any]) -> Tokenizer:
@@ -115,7 +118,7 @@ def first_tokens(tokenizer: Tokenizer) -> np.ndarray:
 def whole_files(saved: Saved, tokenizer: Tokenizer, files: tuple[str, ...]) -> tuple[str, Any]:
     """(name, windows) of files that `evaluate` was given."""
     data, config = saved.config.data, saved.config
-    found = prepare(files, tokenizer, field=data.text_field, cache=data.cache, whole=True)
+    found = prepare(files, tokenizer, field=data.text_field, whole=True)
     return found.name, validation_windows(found.train, config.model.context, config.training.batch)
 
 
@@ -123,7 +126,7 @@ def validation_part(saved: Saved, tokenizer: Tokenizer) -> tuple[str, Any]:
     """(name, windows) of what training measured. Raises DataError if the files have changed since."""
     if not saved.metadata["data_digest"]:
         raise ConfigError(f"{saved.path} comes without the text that it was trained on: name files by --data")
-    found = read_texts(saved.config.data, tokenizer)
+    found = read_texts(saved.config.data, tokenizer, recorded=True)
     if found.digest != saved.metadata["data_digest"]:
         raise DataError(f"{found.name} is not what the model was trained on: its digest differs; name files by --data")
     return f"validation part of {found.name}", validation_batches(found.validation, saved.config)
