@@ -12,7 +12,7 @@ from gpulayers.ops.op import Op
 from gpulayers.ops.update_control import Control
 
 STEP = Control(apply=1, scale=0.5, limit=np.inf, rate=1e-3, correction1=0.271, correction2=0.002997001)
-SKIP = Control(0, 0, 0, 0, 0, 0)
+SKIP = STEP._replace(apply=0)  # the other numbers are there, and are not looked at
 SIZES = [1, 2, 5, 31, 33, 1023, 2049]
 
 
@@ -37,6 +37,9 @@ def check_update(
     give the same bits.
     """
     g = g.astype(STORAGE[gradient or storage])
+    state = [None if a is None else a.copy() for a in state]
+    if control.apply and rule.get("l1"):
+        state[0][:1] = 0  # its sign is 0: no penalty
     exact = [None if a is None else a.astype(np.float64) for a in state]
     op.reference(*exact, g.astype(np.float64), np.array(control, np.float64), **rule)
     found = []

@@ -38,6 +38,18 @@ def test_against_the_reference(device, rng):
 
 
 @on_devices
+def test_bits_on_the_threshold_are_kept(device):
+    """threshold / 2^32 is p to the last bit: one element's bits are the threshold itself."""
+    key, x = Key(1, 2, 3, 0), np.ones((1, 16), np.float32)
+    bits = random_bits(key, 16, 1)
+    for at in (0, 5, 15):
+        p = int(bits[0, at]) / 2**32
+        assert keep_threshold(p) == bits[0, at]
+        assert np.array_equal(dropout(gl.to_device(x, device), key, p).get() != 0, bits >= bits[0, at])
+        assert dropout(x, key, p)[0, at] != 0
+
+
+@on_devices
 @in_storage
 def test_what_is_dropped_is_zero_whatever_it_was(storage, device):
     x = np.full((3, 50), np.nan).astype(STORAGE[storage])

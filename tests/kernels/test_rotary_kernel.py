@@ -29,6 +29,20 @@ def test_views(device, rng):
 
 @on_devices
 @in_storage
+@pytest.mark.parametrize("start", [1, 3, 8])
+def test_any_alignment(device, storage, start, rng):
+    """Halves of whole packs, which begin between two 16-byte boundaries."""
+    x = rng.normal(size=(2, 3, 2, 32)).astype(STORAGE[storage])
+    longer = gl.to_device(np.concatenate([np.zeros(start), x.ravel()]).astype(x.dtype), device)
+    there = longer[start:].reshape(x.shape)
+    cos, sin = rotary_tables(3, 32, 10000.0, like=there)
+    expected = rotary(gl.to_device(x, device), cos, sin).get()
+    assert np.array_equal(rotary(there, cos, sin).get(), expected)
+    assert np.array_equal(rotary(there, cos, sin, out=there).get(), expected)
+
+
+@on_devices
+@in_storage
 @pytest.mark.parametrize("d", [6, 16])
 def test_in_place_in_a_part_of_a_buffer(device, storage, d, rng):
     """Queries and keys lie side by side; only the heads that are given may change."""
