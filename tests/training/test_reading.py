@@ -138,7 +138,7 @@ def spoilt_in(monkeypatch, trainer, *bad):
     monkeypatch.setattr(trainer.task, "parts", spoiling)
 
 
-@pytest.mark.parametrize("health", [False, True])
+@pytest.mark.parametrize("health", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_skipped_step_that_is_read_late_is_looked_at_with_its_own_parameters(health, tmp_path, monkeypatch, capsys):
     """Though the next step has begun, whose passes are run once more: all bits are as if nobody had looked late."""
     seen, diagnose = {}, loop.diagnose
@@ -151,7 +151,7 @@ def test_a_skipped_step_that_is_read_late_is_looked_at_with_its_own_parameters(h
     monkeypatch.setattr(loop, "diagnose", look)
     monkeypatch.setattr(health_log, "plot_health", lambda *_, **__: None)
     for name in ("late", "at_once"):
-        trainer = begin(tmp_path / name, steps=4)
+        trainer = begin(tmp_path / name, steps=3, accumulate=1)
         if health:
             training = {"health": True, "health_every": 1}
             trainer.config = trainer.config.with_training(**training)
@@ -169,7 +169,7 @@ def test_a_skipped_step_that_is_read_late_is_looked_at_with_its_own_parameters(h
 
 
 def test_three_skipped_in_a_row_end_a_run_on_a_device(tmp_path, monkeypatch):
-    trainer = begin(tmp_path / "run", steps=9, save_every=1)
+    trainer = begin(tmp_path / "run", steps=9, save_every=1, accumulate=1)
     spoilt_in(monkeypatch, trainer, 1, 2, 3)
     with pytest.raises(
         loop.TrainingError, match=r"loss was not finite in 3 steps in a row, up to step 4 \(not finite from blo"
