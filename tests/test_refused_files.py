@@ -179,6 +179,19 @@ def test_the_older_checkpoint_is_offered(how, straight, tmp_path):
     assert_same_run(straight, tmp_path / "run")
 
 
+def test_a_broken_best_one_gives_way_to_the_last(straight, tmp_path):
+    shutil.copytree(straight, tmp_path / "run")
+    best = tmp_path / "run" / "checkpoint-best.safetensors"
+    best.write_bytes(best.read_bytes()[:-9])
+    said: list[str] = []
+    assert open_saved(tmp_path / "run", warn=said.append).step == 12
+    assert len(said) == 1
+    assert f"{best} is not a whole safetensors file" in said[0]
+    for run, checkpoint in ((best, None), (tmp_path / "run", "best")):  # asked for by name
+        with pytest.raises(FileError, match="checkpoint-best"):
+            open_saved(run, checkpoint)
+
+
 def test_a_folder_removed_while_a_run_goes_on_is_one_sentence(tmp_path, capfd, monkeypatch):
     advance = loop.Trainer._advance
 

@@ -291,7 +291,14 @@ def open_saved(
             raise ConfigError(f"{run} is a folder of transformers: it has no checkpoints to choose from")
         return GPTTask.pretrained(Path(run), backend)
     path = checkpoint_path(Path(run), checkpoint, warn)
-    tensors, metadata = load_checkpoint(path, "model.")
+    try:
+        tensors, metadata = load_checkpoint(path, "model.")
+    except FileError as error:
+        if checkpoint is not None or not Path(run).is_dir():
+            raise
+        warn(f"{error}; passed over")  # the best one: any other was looked through when it was chosen
+        path = latest_checkpoint(run, warn)
+        tensors, metadata = load_checkpoint(path, "model.")
     check_metadata(path, metadata)
     config = config_of(path, metadata).with_training(backend=backend)
     if backend == "numpy" and config.training.dtype in LOW_PRECISION:  # the file holds float32
