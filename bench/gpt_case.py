@@ -23,6 +23,11 @@ class Sizes(NamedTuple):
         return self.tokens
 
     @property
+    def grain(self) -> int:
+        """As in `gpulayers.training.tasks`: what an op works on for one sample."""
+        return self.length * self.dim
+
+    @property
     def flops(self) -> int:
         """Of the matrix products in forward and backward (twice the forward's); attention counted unmasked."""
         linear = 2 * self.tokens * (12 * self.dim**2 * self.layers + self.vocab * self.dim)

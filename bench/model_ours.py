@@ -16,17 +16,19 @@ from gpulayers.models.vit import ViT, ViTConfig
 from gpulayers.optim import AdamW
 from gpulayers.training.loop import train_step
 from gpulayers.training.tasks.task import Part
-from gpulayers.training.threads import Threads
+from gpulayers.training.threads import Threads, long_enough
 
 
-def make(kind: str, sizes: list[int], threads: int, dtype: str = "float32", side_by_side: bool = True) -> Steps:
-    """side_by_side: pieces of the batch on threads, as `gpulayers train` does it; otherwise the threads are BLAS's."""
+def make(kind: str, sizes: list[int], threads: int, dtype: str = "float32", side_by_side: bool | None = None) -> Steps:
+    """side_by_side: whether pieces of the batch run on threads, which are BLAS's otherwise; None: as a run decides."""
     case = KINDS[kind].Sizes(*sizes)
     model = _model(kind, case, dtype)
     model.load_state_dict(KINDS[kind].parameters(case))
     optimizer = AdamW(
         model, lr=gpt_case.LR, betas=gpt_case.BETAS, eps=gpt_case.EPS, weight_decay=gpt_case.DECAY, threads=threads
     )
+    if side_by_side is None:
+        side_by_side = long_enough(case.batch // threads, case.grain)
     team = Threads(model, threads) if side_by_side and threads > 1 else None
     position = 0
 
@@ -38,10 +40,11 @@ def make(kind: str, sizes: list[int], threads: int, dtype: str = "float32", side
         return optimizer.read(outcome).loss
 
     inputs = [tuple(_as(a, dtype) for a in batch) for batch in KINDS[kind].batches(case)]
+    facts = {**machine.describe(threads), "pieces": team is not None}
     if dtype != "float64":
-        return Steps(step, inputs, machine.describe(threads))
+        return Steps(step, inputs, facts)
     with patch("gpulayers.ops.gelu.normal_cdf", _normal_cdf):  # ours is a sum of 80 terms, a minute for the ViT
-        return Steps(step, inputs, machine.describe(threads), CHECKED)
+        return Steps(step, inputs, facts, CHECKED)
 
 
 def _normal_cdf(x: Array) -> Array:

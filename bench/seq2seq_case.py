@@ -18,6 +18,11 @@ class Sizes(NamedTuple):
         return self.batch * self.length
 
     @property
+    def grain(self) -> int:
+        """As in `gpulayers.training.tasks`: a recurrent network's calls are short."""
+        return 0
+
+    @property
     def flops(self) -> int:
         """Of the matrix products in forward and backward (twice the forward's)."""
         cell = 2 * 3 * self.hidden * (self.dim + self.hidden)

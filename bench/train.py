@@ -35,15 +35,16 @@ class Variant(NamedTuple):
 # By default malloc gives large blocks back to the system and takes them again, zeroed, in every step: no fair peer.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 
-OURS, BLAS = "gpulayers", "gpulayers BLAS"
+OURS, BLAS, PIECES = "gpulayers", "gpulayers BLAS", "gpulayers pieces"
 VARIANTS = {
     OURS: Variant("bench.model_ours:make", {}, {}, "numpy"),
     BLAS: Variant("bench.model_ours:make", {"side_by_side": False}, {}, "numpy"),
+    PIECES: Variant("bench.model_ours:make", {"side_by_side": True}, {}, "numpy"),
     "torch": Variant("bench.model_torch:make", {}, {}, "torch"),
     "torch malloc-tuned": Variant("bench.model_torch:make", {}, KEEP_MEMORY, "torch"),
     "torch compile": Variant("bench.model_torch:make", {"compiled": True}, {}, "torch"),
 }
-DEFAULT = [OURS, BLAS, "torch", "torch malloc-tuned"]
+DEFAULT = [OURS, "torch", "torch malloc-tuned"]
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -86,7 +87,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         nargs="+",
         choices=VARIANTS,
         metavar="NAME",
-        help=f"of {', '.join(VARIANTS)} (default: all but the last)",
+        help=f"of {', '.join(VARIANTS)} (default: {', '.join(DEFAULT)})",
     )
     parser.add_argument("--rounds", type=int, help="overrides the number of rounds")
     parser.add_argument(
@@ -96,8 +97,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         help="cpu: processor time, with --threads 1 on a busy machine",
     )
     options = parser.parse_args(arguments)
-    if options.variants is None:  # on one thread the first two are the same
-        options.variants = [name for name in DEFAULT if name != BLAS or options.threads > 1]
+    if options.variants is None:
+        options.variants = DEFAULT
     rounds, steps = options.rounds or (3 if options.quick else 12), 2 if options.quick else 3
     options.protocol = Protocol(rounds, steps, seconds=0.6, clock=options.clock)
     return options

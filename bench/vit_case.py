@@ -29,6 +29,11 @@ class Sizes(NamedTuple):
         return self.patch**2 * self.channels
 
     @property
+    def grain(self) -> int:
+        """As in `gpulayers.training.tasks`: what an op works on for one sample."""
+        return (self.patches + 1) * self.dim
+
+    @property
     def flops(self) -> int:
         """Of the matrix products in forward and backward (twice the forward's, but for the pixels' gradient)."""
         tokens = self.patches + 1

@@ -34,7 +34,7 @@ def matmul(a: Array, b: Array, *, bias: Array = None, out: Array = None, add_to:
         except BaseException:
             add_to.zero_grad()  # what nobody has written must not pass for a gradient
             raise
-    elif type(grad) is np.ndarray and grad.ndim == 2:
+    elif type(grad) is np.ndarray and grad.size > PIECE and len(a) == len(grad):
         for rows in row_blocks(len(grad), grad.shape[1], PIECE):
             grad[rows] += product(a[rows], b)
     else:
@@ -57,8 +57,8 @@ def _reference(a: Array, b: Array, *, bias: Array = None, out: Array = None) -> 
 
 
 # Rows of a wide product that BLAS gets at once. OpenBLAS copies so much of one operand into a buffer of each thread
-# that the gradient of a table of 50257 x 768 took 51 MB more on two threads; in pieces it takes as long, and 4 MB. Up to 256
-# columns it copies little.
+# that the gradient of a table of 50257 x 768 took 51 MB more on two threads; in pieces it takes as long, and 4 MB.
+# Up to 256 columns it copies little.
 TALL, WIDE = 1 << 12, 256
 
 

@@ -178,7 +178,12 @@ def threads_for(model: Layer, training: Any, grain: int) -> int:
     if training.backend != "numpy" or any(isinstance(layer, BatchNorm) for layer in layers):
         return 1
     samples = training.batch // training.accumulate // training.threads
-    return training.threads if samples * grain >= GRAIN else 1
+    return training.threads if long_enough(samples, grain) else 1
+
+
+def long_enough(samples: int, grain: int) -> bool:
+    """Whether the ops of a piece of so many samples are long enough for threads of their own."""
+    return samples * grain >= GRAIN
 
 
 @contextmanager
