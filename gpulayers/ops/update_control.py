@@ -117,8 +117,9 @@ def _reference(
         divisor = divisor * loss_scale[:1]
     norm = xp.sqrt(totals.sum()) / divisor
     left = norm if clipped_totals is None else xp.sqrt(clipped_totals.sum()) / divisor
-    # x / max(x, y) is exactly 1 on one side, and never 0 / 0
-    factor = xp.ones_like(norm) if clip_norm is None else clip_norm / xp.maximum(left, clip_norm)
+    # x / max(x, y) is exactly 1 on one side, and never 0 / 0; where x is infinite it would be NaN
+    free = clip_norm is None or math.isinf(clip_norm)
+    factor = xp.ones_like(norm) if free else clip_norm / xp.maximum(left, clip_norm)
     bounds = [bound for bound in (clip_norm, clip_value) if bound is not None]
     apply = xp.isfinite(norm) & (norm >= 0) & (xp.minimum(left, min(bounds, default=math.inf)) <= largest)
     spoilt = xp.zeros_like(apply) if error is None else error[:1] != 0

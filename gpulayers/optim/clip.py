@@ -96,16 +96,17 @@ def _public(norm: Array) -> float | Array:
 
 def _scale(parameters: list[Parameter], norm: Array, max_norm: float) -> None:
     xp = array_module(norm)
-    if xp is np and not max_norm < norm[0] < math.inf:
+    if max_norm == math.inf or (xp is np and not max_norm < norm[0] < math.inf):
         return
     bad = ~(norm < math.inf)
     factor = xp.where(bad, 1.0, max_norm / xp.maximum(norm, max_norm))  # never 0 / 0; NaN is bad as well
     for parameter in parameters:
         grad, kind = parameter.grad, wide(parameter.dtype)
+        by = factor.astype(kind).reshape(())  # a gradient may have no axes either
         if kind == parameter.dtype:
-            grad *= factor.astype(kind)
+            grad *= by
         else:  # a factor of 8 or 11 bits would be wrong in the third digit
-            grad[...] = grad.astype(kind) * factor.astype(kind)
+            grad[...] = grad.astype(kind) * by
 
 
 def _norm(parameters: list[Parameter], order: float = 2.0) -> Array:

@@ -48,6 +48,13 @@ def test_clip_norm(body, total, scale):
 
 
 @BODIES
+@pytest.mark.parametrize("total", [25, 0])
+def test_infinite_limits_change_nothing(body, total):
+    """inf / inf is NaN, and NaN beside a gradient of 0 too."""
+    assert run(body, total, clip_norm=math.inf, clip_value=math.inf) == run(body, total)
+
+
+@BODIES
 def test_clip_value_comes_before_clip_norm(body):
     # gradient [3, 4] limited to 2 is [2, 2], norm sqrt(8); the update computes clip(scale g, -limit, limit)
     control, _, norm = run(body, clipped=8.0, clip_value=2.0, clip_norm=1.0)

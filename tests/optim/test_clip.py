@@ -6,6 +6,7 @@ from devices import on_devices, refuse_waiting
 
 import gpulayers as gl
 from gpulayers.optim import clip_grad_norm, clip_grad_norm_per_parameter, clip_grad_value, grad_norm
+from gpulayers.parameter import Parameter
 
 FINITE = [([3, 4], [0.6, 0.8]), ([0.3, 0.4], [0.3, 0.4]), ([1e20, 1e20], [0.70710678, 0.70710678]), ([0, 0], [0, 0])]
 
@@ -109,6 +110,29 @@ def test_on_a_device(device, dtype, order, model, gradients, rng):
     expected = np.linalg.norm(np.concatenate([g.reshape(-1) for g in before.values()]), order)
     assert float(clip_grad_norm(there, 0.5, order)) == pytest.approx(expected, rel=1e-6)
     assert float(grad_norm(there, order)) == pytest.approx(0.5, rel=1e-2)
+
+
+@on_devices
+@pytest.mark.parametrize("order", [2, 3, math.inf])
+def test_an_infinite_limit_changes_nothing(device, order, weights):
+    """`clip_grad_norm(model, math.inf)` is how many training loops read the norm."""
+    model = weights("float32", p=[0.0, 0.0]).to(device)
+    model.p.add_grad(gl.to_device(np.array([3.0, -4.0], np.float32), device))
+    expected = np.linalg.norm([3.0, 4.0], order)
+    assert float(clip_grad_norm(model, math.inf, order)) == pytest.approx(expected)
+    assert float(clip_grad_norm_per_parameter(model, math.inf, order)["p"]) == pytest.approx(expected)
+    clip_grad_value(model, math.inf)
+    assert gl.to_numpy(model.p.grad).tolist() == [3.0, -4.0]
+
+
+@on_devices
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_parameter_without_axes(device, dtype):
+    parameter = Parameter(gl.to_device(np.array(1.0, dtype), device))
+    parameter.add_grad(gl.to_device(np.array(4.0, dtype), device))
+    assert float(clip_grad_norm([parameter], 2.0)) == 4.0
+    assert float(clip_grad_value([parameter], 1.0)) == 2.0
+    assert float(parameter.grad) == 1.0
 
 
 @on_devices
