@@ -89,6 +89,8 @@ def _attention(layer: layers.MultiHeadAttention) -> Iterator[Entry]:
         )
     if layer.value_head_dim != layer.head_dim:
         raise TypeError(f"torch.nn.MultiheadAttention has no value_head_dim={layer.value_head_dim}")
+    if layer.softcap:
+        raise TypeError(f"torch.nn.MultiheadAttention has no softcap={layer.softcap}")
     together = {layer.dim} >= {size for size in (layer.kdim, layer.vdim) if size is not None}
     groups = [(layer.inputs, "in_proj_weight")] if together else [
         ((name,), " ".join(f"{letter}_proj_weight" for letter in name)) for name in layer.inputs

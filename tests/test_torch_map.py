@@ -216,6 +216,7 @@ def test_published_gpt2_names():
         (lambda: attention(head_dim=4), "dim // heads wide"),
         (lambda: gl.MultiHeadAttention(8, 2, rotary=True), "no rotary positions"),
         (lambda: attention(value_head_dim=2), "no value_head_dim=2"),
+        (lambda: attention(softcap=20.0), "no softcap=20.0"),
         (lambda: gl.AdditiveAttention(3, 4, 5), "AdditiveAttention has no counterpart in PyTorch"),
         (lambda: gl.GPT(gl.GPTConfig(vocab=5, heads=2, dim=8, rotary=True)), "GPT-2 has learned positions"),
     ],
