@@ -5,6 +5,7 @@ Each takes the arguments of `Optimizer` besides; names and defaults are PyTorch'
 
 from typing import Any
 
+from gpulayers.backend import Array
 from gpulayers.layers.layer import Layer
 from gpulayers.ops import gradient_rules
 from gpulayers.optim.average import replace
@@ -193,3 +194,8 @@ class ASGD(RuleOptimizer):
         super()._check_place()
         if self._swapped:
             raise RuntimeError("ASGD: the model holds the average now; swap back before the next step")
+
+    def _named_state(self) -> dict[str, Array]:
+        if self._swapped:  # whoever went on from such a state would train the average
+            raise RuntimeError("ASGD: the model holds the average now; swap back before the state is saved or loaded")
+        return super()._named_state()

@@ -16,8 +16,8 @@ class LAMB(RuleOptimizer):
     """u = m_hat / (sqrt(v_hat) + eps) + weight_decay p,  p = p - lr |p| / |u| u, the norms of each parameter by itself;
     where one of them is 0, p = p - lr u.
 
-    On a GPU a step is one launch for the directions of each stretch, then five for each parameter: two norms of two
-    launches each, and the step. Source: You et al., 2020, algorithm 2.
+    On a GPU a step is one launch for all directions, then five for each parameter: two norms of two launches each, and
+    the step. Source: You et al., 2020, algorithm 2.
     """
 
     op = lamb

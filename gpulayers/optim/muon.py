@@ -40,8 +40,8 @@ class Muon(Optimizer):
     training, 2025, equation 4.
 
     PyTorch's names and defaults. There a Linear is (fan_out, fan_in) and the products run in bfloat16, here in float32.
-    On a GPU a step is one launch for each stretch, then for each matrix 3 ns_steps products, about 5 ns_steps array
-    calls and one launch for the step. Source: Jordan et al., 2024.
+    On a GPU a step is one launch for the moments of all matrices and one for all that AdamW trains, then for each
+    matrix 3 ns_steps products, about 5 ns_steps array calls and one launch for the step. Source: Jordan et al., 2024.
     """
 
     moments = ("m", "v")

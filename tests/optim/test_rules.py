@@ -252,6 +252,9 @@ def test_the_average_of_what_was_never_updated_is_the_parameter(dtype, model, gr
     optimizer.swap()
     assert np.array_equal(model.state_dict()["weight"], before["weight"])
     assert not np.array_equal(model.state_dict()["bias"], before["bias"])
+    for refused in (optimizer.state_dict, lambda: optimizer.load_state_dict({})):
+        with pytest.raises(RuntimeError, match=r"ASGD: .* swap back before the state is saved or loaded"):
+            refused()
     with pytest.raises(RuntimeError, match="ASGD: the model holds the average now; swap back before the next step"):
         optimizer.step()
 
