@@ -1,7 +1,7 @@
 """Every op: each of its bodies and PyTorch's counterpart, against what the machine could do.
 
     python -m bench.ops                       # all ops
-    python -m bench.ops --quick               # under a minute
+    python -m bench.ops --quick               # what the models' steps consist of, without the references
     python -m bench.ops softmax layernorm --json FILE --threads 1
     python -m bench.ops --backend cupy        # every kernel on a GPU: bench.gpu, with its own options
 
@@ -23,6 +23,11 @@ from bench.target_cases import TargetCase
 from bench.worker import Worker
 
 HOST_BODIES = ("reference", "cpu")
+QUICK = (
+    "matmul", "sum_rows", "layernorm", "layernorm_backward", "attention", "attention_backward", "softmax", "dropout",
+    "gelu exact", "gelu_with_derivative_inplace", "scatter_add", "gru_cell", "gru_cell_backward", "adam", "GRU layer",
+    "layernorm both", "attention both", "embedding gradient", "adam 20 tensors", "adam 20 tensors, fused",
+)  # fmt: skip
 IMPOSSIBLE = (
     2  # times the copy bandwidth of all threads together (a copy also reads what it overwrites), or the BLAS rate
 )
@@ -45,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
         described = workers["gpulayers"].ask(
             "call", function="bench.machine:describe", options={"threads": options.threads}
         )
-        for case in options.ops or CASES:
+        for case in options.ops or (QUICK if options.quick else CASES):
             found = _measure(case, workers, options, flops_rate)
             _print(found, first=not rows)
             rows += found
@@ -62,7 +67,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         parents=[gpu.backend_option()],
     )
     parser.add_argument("ops", nargs="*", metavar="OP", help=f"of {', '.join(CASES)} (default: all)")
-    parser.add_argument("--quick", action="store_true", help="2 rounds of 50 ms in place of 7 of 200 ms")
+    parser.add_argument("--quick", action="store_true", help="2 rounds of 50 ms in place of 7 of 200 ms, fewer ops")
     parser.add_argument("--json", metavar="FILE", help="write everything measured to FILE")
     parser.add_argument("--plot", metavar="FILE", help="write a bar chart of the ratios to PyTorch, PNG")
     parser.add_argument("--threads", type=int, default=machine.cores(), help="threads of BLAS and PyTorch (all cores)")
@@ -86,7 +91,7 @@ def _measure(
     case: str, workers: dict[str, Worker], options: argparse.Namespace, flops_rate: float
 ) -> list[dict[str, Any]]:
     """One row for each body of the op, and one for PyTorch."""
-    facts, entries = _load(case, workers, options.threads)
+    facts, entries = _load(case, workers, options.threads, options.quick)
     first = next(iter(facts.values()))
     nbytes, flops = first["bytes"], first["flops"]
     choice = {"nbytes": nbytes, "seconds": 0.05, "clock": options.clock}
@@ -106,9 +111,11 @@ def _measure(
     return [_row(shared, body, timing, peer, least, facts[body]["error"]) for body, timing in timings.items()]
 
 
-def _load(case: str, workers: dict[str, Worker], threads: int) -> tuple[dict[str, dict[str, Any]], list[Entry]]:
+def _load(
+    case: str, workers: dict[str, Worker], threads: int, quick: bool
+) -> tuple[dict[str, dict[str, Any]], list[Entry]]:
     facts, entries = {}, []
-    for body in bodies(case, threads):
+    for body in bodies(case, threads, quick):
         options = {"case": case, "body": body, "threads": threads}
         facts[body] = workers["gpulayers"].ask("load", name=body, factory="bench.ops_ours:make", options=options)
         entries.append(Entry(workers["gpulayers"], body))
@@ -119,12 +126,13 @@ def _load(case: str, workers: dict[str, Worker], threads: int) -> tuple[dict[str
     return facts, entries
 
 
-def bodies(case: str, threads: int) -> list[str]:
+def bodies(case: str, threads: int, quick: bool = False) -> list[str]:
     """What is timed. Of a case with targets the reference is not: it is there to check, and takes minutes."""
     chosen = CASES[case]
     if isinstance(chosen, TargetCase):
         return ["cpu", "threads"] if chosen.threaded and threads > 1 else ["cpu"]
-    return [body for body in HOST_BODIES if body in chosen.op.bodies]
+    found = [body for body in HOST_BODIES if body in chosen.op.bodies]
+    return found[1:] if quick and len(found) > 1 else found
 
 
 def _row(

@@ -12,6 +12,7 @@ import pytest
 
 import gpulayers.ops
 from gpulayers.ops.op import Op
+from gpulayers.training.threads import long_enough
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))  # bench is not installed; it is run from the repository
@@ -59,7 +60,7 @@ def test_ops(tmp_path):
     path = tmp_path / "ops.json"
     run("bench.ops", "--quick", "--no-torch", "--threads", "1", "--json", str(path), "update_control")
     rows = json.loads(path.read_text())["rows"]
-    assert [row["body"] for row in rows] == ["reference", "cpu"]
+    assert [row["body"] for row in rows] == ["cpu"]
     assert all(row["seconds"] > 0 and row["bytes"] > 0 for row in rows)
 
 
@@ -75,6 +76,13 @@ def test_a_wrong_body_is_not_timed():
     case = cases.CASES["update_control"]
     with pytest.raises(ValueError, match="so not timed"):
         ops_ours.Call(case, lambda *arguments: None, case.written)
+
+
+@pytest.mark.parametrize(("case", "threads", "pieces"), [("base", 2, True), ("small", 2, False), ("seq2seq", 2, False)])
+def test_ours_is_what_a_run_does(case, threads, pieces):
+    """`gpulayers train` takes pieces on threads where they are long enough: threads_for."""
+    sizes = model_cases.CASES[case].sizes
+    assert long_enough(sizes.batch // threads, sizes.grain) == pieces
 
 
 @pytest.mark.parametrize("name", ["tiny", "seq2seq tiny", "vit tiny"])
@@ -194,6 +202,12 @@ def test_a_case_with_targets_times_its_threads():
     assert ops.bodies("attention both", 1) == ["cpu"]
     assert ops.bodies("layernorm both", 2) == ["cpu"]
     assert ops.bodies("layernorm", 2) == ["reference", "cpu"]
+
+
+def test_quick_leaves_out_references_and_rare_ops():
+    assert ops.bodies("layernorm", 2, quick=True) == ["cpu"]
+    assert ops.bodies("add", 2, quick=True) == ["reference"]  # it has no other
+    assert set(ops.QUICK) < set(all_cases.CASES)
 
 
 def test_the_chart_of_ratios(tmp_path):
