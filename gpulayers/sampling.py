@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpulayers.backend import wide
 from gpulayers.random import CALL_BITS, random_bits
 from gpulayers.step import Key
 from gpulayers.training.options import check, fields, option
@@ -32,7 +33,9 @@ class Sampling:
         None, "draw only from the likeliest tokens that together reach P", above=0, at_most=1, default_text="all"
     )
     seed: int = option(0, "the same seed writes the same text", at_least=0, at_most=2**63 - 1)
-    repetition_penalty: float = option(1.0, "above 1: what the text has already becomes less likely", above=0)
+    repetition_penalty: float = option(
+        1.0, "above 1: what the text has already becomes less likely", at_least=1e-6, at_most=1e6
+    )
 
     def checked(self) -> "Sampling":
         """Itself. Raises ConfigError, a ValueError, for a value out of its range."""
@@ -57,7 +60,8 @@ def pick(logits: np.ndarray, i: int, sampling: Sampling, row: int = 0, seen: np.
 
 def penalised(logits: np.ndarray, seen: np.ndarray, penalty: float) -> np.ndarray:
     """`logits` with those of the ids `seen` divided by the penalty where above 0, multiplied by it below."""
-    logits, z = logits.copy(), logits[seen]
+    logits = logits.astype(wide(logits.dtype))  # a copy
+    z = logits[seen]
     logits[seen] = np.where(z < 0, z * penalty, z / penalty)
     return logits
 

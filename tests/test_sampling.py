@@ -53,8 +53,19 @@ def test_repetition_penalty():
     seen = np.array([4])
     assert pick(logits, 0, Sampling(0.0, repetition_penalty=3.0), seen=seen) == 0
     assert pick(logits, 0, Sampling(0.0, repetition_penalty=1.0), seen=seen) == 4
-    with pytest.raises(ValueError, match=r"repetition_penalty must be above 0, got 0.0"):
+    with pytest.raises(ValueError, match=r"repetition_penalty must be at least 1e-06 and at most 1000000.0, got 0.0"):
         Sampling(repetition_penalty=0.0).checked()
+
+
+@pytest.mark.parametrize("penalty", [1e-6, 1e6])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_the_hardest_penalties(penalty, dtype):
+    """One of 1e-300 made a logit infinite, and the drawn id was the size of the vocabulary."""
+    logits, seen = np.array([20.0, -20.0, 1.0], dtype), np.array([0, 1])
+    assert 0 <= pick(logits, 0, Sampling(repetition_penalty=penalty).checked(), seen=seen) < 3
+    for wrong in (1e-300, 1e300):
+        with pytest.raises(ValueError, match="repetition_penalty must be at least"):
+            Sampling(repetition_penalty=wrong).checked()
 
 
 @pytest.mark.parametrize("size", [5, 300, 5000])

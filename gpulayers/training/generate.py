@@ -172,7 +172,8 @@ def write(
     """
     stops = check_stops(stop)
     options.setdefault("end", end_of(tokenizer))
-    return until(pieces(tokenizer, stream(model, tokenizer.encode(prompt), tokens, sampling, **options)), stops)
+    ids = tokenizer.encode(prompt)
+    return until(pieces(tokenizer, stream(model, ids, tokens, sampling, **options), ids), stops)
 
 
 def check_stops(stop: str | Sequence[str]) -> tuple[str, ...]:
@@ -187,17 +188,26 @@ def end_of(tokenizer: Tokenizer) -> int | None:
     return getattr(tokenizer, "end", None)
 
 
-def pieces(tokenizer: Tokenizer, ids: Iterable[int]) -> Iterator[str]:
-    """The text of `ids`, piece by piece; a character that is cut across tokens waits for its end."""
-    waiting: list[int] = []
+def pieces(tokenizer: Tokenizer, ids: Iterable[int], prompt: Sequence[int] | np.ndarray = ()) -> Iterator[str]:
+    """The text of `ids`, piece by piece; a character that is cut across tokens waits for its end.
+
+    prompt: what stands in front of them. There are tokenizers that set a blank between two words, and none in front of
+    the first: so a token is decoded behind the one before it, whose text is then taken off again.
+    """
+    before, waiting = [int(i) for i in prompt[-1:]], []
+    shown = tokenizer.decode(before)
     for token in ids:
         waiting.append(token)
-        text = tokenizer.decode(waiting)
-        if not text.endswith("\ufffd") or len(waiting) == WAIT:
+        text = tokenizer.decode([*before, *waiting])[len(shown) :]
+        if text and not text.endswith("\ufffd"):
             yield text
-            waiting = []
+            before, waiting = waiting[-1:], []
+            shown = tokenizer.decode(before)
+        elif len(waiting) == WAIT:
+            yield text
+            before, waiting, shown = [], [], ""
     if waiting:
-        yield tokenizer.decode(waiting)
+        yield tokenizer.decode([*before, *waiting])[len(shown) :]
 
 
 def until(texts: Iterable[str], stops: Sequence[str]) -> Iterator[str]:

@@ -236,6 +236,7 @@ class Trainer:
         record = self._figures(self.pending)
         if self._due(options.eval_every) or self.step == options.steps:
             record |= self._measure()
+        if self._due(options.eval_every):  # a run that ends in between and goes on later is to be as one that did not
             self._tell_schedule(record.get("val_loss", math.nan))
         self.metrics.write(record)  # before any checkpoint of this step: none is without its line
         if "val_loss" in record:

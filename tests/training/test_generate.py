@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpulayers as gl
-from gpulayers.data import ByteTokenizer, CharTokenizer
+from gpulayers.data import ByteTokenizer, CharTokenizer, SubwordTokenizer
 from gpulayers.layers.layer import Layer
 from gpulayers.models.gpt import GPT, GPTConfig
 from gpulayers.parameter import Parameter
@@ -90,7 +90,7 @@ def test_float64_model():
         ({"top_p": 0.0}, "top_p must be above 0 and at most 1, got 0.0"),
         ({"top_p": 1.1}, "top_p must be above 0 and at most 1, got 1.1"),
         ({"seed": -1}, "seed must be at least 0"),
-        ({"repetition_penalty": 0.0}, "repetition_penalty must be above 0, got 0.0"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty must be at least 1e-06 and at most 1000000.0, got 0.0"),
         ({"ids": np.zeros(0, np.int64)}, "the prompt is empty; give at least one token"),
         ({"ids": [1, 11]}, r"the prompt's id 11 at position 1 is outside 0..10"),
         ({"ids": [-1]}, r"the prompt's id -1 at position 0 is outside 0..10"),
@@ -223,6 +223,25 @@ def test_pieces_wait_for_whole_characters():
 def test_pieces_of_characters():
     tokenizer = CharTokenizer("ab€")
     assert list(pieces(tokenizer, tokenizer.encode("b€a").tolist())) == ["b", "€", "a"]
+
+
+@pytest.mark.parametrize("kind", ["Metaspace", "WordPiece"])
+def test_blanks_that_only_the_words_before_them_give(kind):
+    """One token at a time, "the cat sat" came out as "thecatsat"."""
+    t = pytest.importorskip("tokenizers")
+    words = ["the", "cat", "s", "at"]
+    if kind == "Metaspace":
+        vocab = {token: i for i, token in enumerate(["<unk>", "▁the", "▁cat", "▁s", "at", "s"])}
+        inner = t.Tokenizer(t.models.WordLevel(vocab, "<unk>"))
+        inner.decoder, ids = t.decoders.Metaspace(), [1, 2, 3, 4]
+    else:
+        vocab = {token: i for i, token in enumerate(["[UNK]", "the", "cat", "s", "##at"])}
+        inner = t.Tokenizer(t.models.WordPiece(vocab, unk_token="[UNK]"))
+        inner.decoder, ids = t.decoders.WordPiece(), [1, 2, 3, 4]
+    tokenizer = SubwordTokenizer(inner.to_str())
+    assert list(pieces(tokenizer, ids)) == [words[0], " cat", " s", "at"]
+    assert list(pieces(tokenizer, ids[1:], ids[:1])) == [" cat", " s", "at"]
+    assert list(pieces(tokenizer, ids[1:], np.array(ids[:1]))) == [" cat", " s", "at"]
 
 
 def cut(text, stops):

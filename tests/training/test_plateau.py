@@ -53,8 +53,10 @@ def test_resumed_it_is_the_run_that_never_stopped(step, tmp_path):
     begin(tmp_path / "stopped", save_every=1, steps=step).run()
     resume(tmp_path / "stopped", steps=12).run()
     stopped, straight = lines(tmp_path / "stopped" / "metrics.jsonl"), lines(tmp_path / "straight" / "metrics.jsonl")
-    if step % 2 == 0:  # a run's last step is measured in any case: only then nothing more was
+    if step % 2 == 0:  # a run's last step is measured in any case: only then nothing more was written down
         assert_same_run(tmp_path / "straight", tmp_path / "stopped")
+    assert [one["lr"] for one in stopped] == [one["lr"] for one in straight]
+    assert [one["loss"] for one in stopped] == [one["loss"] for one in straight]
     assert stopped[: step - 1] == straight[: step - 1]
 
 

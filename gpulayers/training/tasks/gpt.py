@@ -242,7 +242,7 @@ def searched(
     goal = Continuation(model, tokens, end_of(tokenizer))
     found = beam_search(goal, source, width=writing.beam, length_penalty=writing.length_penalty)
     best = found.ids[0].tolist()
-    return until(pieces(tokenizer, (i for i in best if i not in (goal.config.eos, goal.config.pad))), writing.stop)
+    return until(pieces(tokenizer, (i for i in best if i not in (goal.config.eos, goal.config.pad)), ids), writing.stop)
 
 
 def make_gpt(config: Config, vocab: int, start_from: str | None = None) -> GPT:
