@@ -32,8 +32,8 @@ template <int KIND> __device__ __forceinline__ Rule rule(float x, float p, float
         return {x * (held(x + 3.0f, 0.0f, 6.0f) * SIXTH), slope};
     }
     if (KIND == SOFTSIGN) {
-        const float r = 1.0f / (1.0f + fabsf(x));
-        return {x * r, r * r};
+        const float d = 1.0f + fabsf(x), r = 1.0f / d;  // y is no x r: r is flushed to 0 where |x| is above 2^126
+        return {x / d, r * r};
     }
     if (KIND == ELU) return elu(x, p);
     if (KIND == SELU) {

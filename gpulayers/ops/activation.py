@@ -63,8 +63,8 @@ def _hardswish(m: Any, x: Array, p: float, q: float) -> Rule:
 
 
 def _softsign(m: Any, x: Array, p: float, q: float) -> Rule:
-    r = 1 / (1 + m.abs(x))
-    return Rule(lambda: x * r, lambda: r * r)
+    d = 1 + m.abs(x)
+    return Rule(lambda: x / d, lambda: (1 / d) * (1 / d))
 
 
 def _elu(m: Any, x: Array, p: float, q: float) -> Rule:
