@@ -1,11 +1,11 @@
 // Softmax of scaled attention scores in which hidden entries take no part, with dropout; and its backward.
 //
-// Fused: scale, soft cap, boolean mask, causal mask, softmax, dropout in one launch, and backward the same but for the cap, with
-// the dropped weights made again. A row stays in the registers of a warp or of a block (rows.cuh), so it is read once. What is hidden is never
-// used, and not read unless it shares 16 bytes with a visible entry; exact zeros are written there. Bytes an entry: forward,
-// 2 itemsize; backward, 3; causal, half of the read ones. Dropout adds one write of the dropped weights and the time of
-// making the random bits (philox.cuh), for which no mask has to be stored; it has entry points of its own because the
-// generator takes 40 registers, which the others put into more threads.
+// Fused: scale, soft cap, boolean mask, causal mask, softmax, dropout in one launch, and backward the same but for the cap,
+// with the dropped weights made again. A row stays in the registers of a warp or of a block (rows.cuh), so it is read once.
+// What is hidden is never used, and not read unless it shares 16 bytes with a visible entry; exact zeros are written there.
+// Bytes an entry: forward, 2 itemsize; backward, 3; causal, half of the read ones. Dropout adds one write of the dropped
+// weights and the time of making the random bits (philox.cuh), for which no mask has to be stored; it has entry points of
+// its own because the generator takes 40 registers, which the others put into more threads.
 #include "philox.cuh"
 #include "rows.cuh"
 

@@ -55,10 +55,11 @@ __device__ void group_control(
     control[7] = apply ? (float)extra : 0.0f;
 }
 
-// control: (1 + group_count, 8). groups: (group_count, 4), the numbers of all rows but the first, or null. counters: (2,) applied, skipped. outcome: (8,). loss_scale: (3,) or null. product: one
-// for each row, of the mu so far, for NAdam, else null. totals, clipped_totals: (parts,),
-// the second may be null. count: (1,). rates: (rate_count,). error: the note of report_error, or null. loss: (1,), the sum
-// of the losses, or null. A limit that is not set is infinite.
+// control: (1 + group_count, 8). counters: (2,), applied and skipped. outcome: (8,). loss_scale: (3,) or null. product: one
+// for each row of control, of the mu so far, for NAdam, else null. totals, clipped_totals: (parts,), the second may be null.
+// count: (1,). rates: (rate_count,). error: the note of report_error, or null. loss: (1,), the sum of the losses, or null.
+// groups: (group_count, 4), beta1, beta2, momentum_decay and maximize of all rows but the first, or null. A limit that is not
+// set is infinite.
 extern "C" __global__ void update_control(
     float* control, long long* counters, double* outcome, float* loss_scale, double* product,
     const double* totals, const double* clipped_totals, const double* count, const float* rates, const long long* error,
