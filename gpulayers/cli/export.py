@@ -1,10 +1,12 @@
 """`gpulayers export RUN FOLDER`: a trained GPT as a folder that transformers opens."""
 
 import argparse
+import os
 from typing import Any
 
 from gpulayers.cli.arguments import Parser, say
 from gpulayers.cli.saved import add_saved, opened
+from gpulayers.storage import FileError
 from gpulayers.training.tasks import TASKS
 
 DESCRIPTION = """\
@@ -25,6 +27,8 @@ def add_parser(commands: Any, words: list[str]) -> Parser:
 
 
 def run(namespace: argparse.Namespace) -> int:
+    if os.path.lexists(namespace.folder):  # `save_pretrained` would replace what was exported before
+        raise FileError(f"{namespace.folder} exists already: choose another folder")
     with opened(namespace) as saved:
         TASKS[saved.config.task].export(saved, namespace.folder)
     say(f"written: {namespace.folder}")

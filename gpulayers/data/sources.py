@@ -8,9 +8,10 @@ import codecs
 import hashlib
 import json
 import os
+import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpulayers.data.text import DEFAULT_NAME, DataError, not_utf8, python_documentation, reading
 
@@ -144,13 +145,21 @@ def _documents(path: Path, field: str) -> Iterator[str]:
                 raise DataError(f"{where} is not JSON: {error}") from error
             text = entry.get(field) if isinstance(entry, dict) else None
             if not isinstance(text, str):
-                known = ", ".join(map(repr, entry)) if isinstance(entry, dict) else f"no object but {str(entry)[:40]!r}"
-                raise DataError(f"{where} has no text under {field!r}; it has {known or 'nothing'}")
+                raise DataError(f"{where} has no text under {field!r}; it has {_has(entry, field)}")
             try:
                 text.encode()
             except UnicodeEncodeError as error:
                 raise DataError(f"{where} holds {text[error.start]!r}, which is not a character") from None
             yield text
+
+
+def _has(entry: Any, field: str) -> str:
+    """What a line of a .jsonl file has instead of a text, for a sentence."""
+    if not isinstance(entry, dict):
+        return f"no object but {reprlib.repr(entry)!r}"
+    if field in entry:
+        return f"{reprlib.repr(entry[field])} there"
+    return ", ".join(map(repr, entry))[:200] or "nothing"
 
 
 def part(texts: Iterable[str], start: int, stop: int) -> Iterator[str]:

@@ -7,6 +7,7 @@ with "transformer.". The masks that old files hold (attn.bias, attn.masked_bias)
 
 import contextlib
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,7 +110,8 @@ def checked(path: Path, content: dict[str, Any], ours: str) -> Any:
         return None
     kind = int if default is None else type(default)
     if kind is float and type(value) is int:
-        value = float(value)
+        with contextlib.suppress(OverflowError):  # it stays an int, and is refused
+            value = float(value)
     if type(value) is not kind:
         raise FileError(f"{path} has {key} = {short(value)}, which must be {KINDS[kind]}")
     if isinstance(value, float) and key.endswith("pdrop") and not 0 <= value < 1:
@@ -283,7 +285,7 @@ def save_gpt2(model: GPT, folder: StrPath, tokenizer: SubwordTokenizer | None = 
 
     with contextlib.suppress(OSError):
         folder.rmdir()  # an empty one
-    if not folder.exists():
+    if not os.path.lexists(folder):
         filled_folder([folder], fill, re.escape(folder.name))
     elif (folder / INDEX).exists() or _content(folder / CONFIG) != files[CONFIG]:
         raise FileError(f"{folder} exists already, and not with a model of these sizes: choose another folder")

@@ -133,6 +133,9 @@ def test_export_a_run(capfd, text, tmp_path):
     again = run(capfd, "generate", tmp_path / "x", *prompt).out
     assert again == run(capfd, "generate", tmp_path / "a", *prompt, "--checkpoint", "last").out
     assert "exists already" in sentence(capfd, "export", tmp_path / "a", text)
+    weights = (tmp_path / "x" / "model.safetensors").read_bytes()
+    assert "x exists already: " in sentence(capfd, "export", tmp_path / "a", tmp_path / "x")
+    assert (tmp_path / "x" / "model.safetensors").read_bytes() == weights
 
 
 def test_what_cannot_be_exported(capfd, text, tmp_path):

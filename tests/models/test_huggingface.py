@@ -248,6 +248,9 @@ def test_saving_again_replaces_the_weights_of_the_same_model_only(tmp_path):
     with pytest.raises(FileError, match="exists already"):
         larger.save_pretrained(tmp_path / "full")
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.txt"]
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(FileError, match="link exists already, and not with a model of these sizes"):
+        larger.save_pretrained(tmp_path / "link")
 
 
 def test_a_save_that_fails_half_way_leaves_no_folder_or_the_old_weights(tmp_path, monkeypatch):
@@ -304,6 +307,7 @@ def test_a_tokenizer_of_another_vocabulary_is_not_saved(tmp_path):
         ({"tie_word_embeddings": 1}, r"has tie_word_embeddings = 1, which must be true or false"),
         ({"attn_pdrop": 1.5}, r"has attn_pdrop = 1.5, which must be at least 0 and below 1"),
         ({"layer_norm_epsilon": "x"}, r'has layer_norm_epsilon = "x", which must be a number'),
+        ({"layer_norm_epsilon": 10**400}, r"has layer_norm_epsilon = 10{60,}\.\.\., which must be a number"),
         (
             {"layer_norm_epsilon": -1},
             r"config.json does not describe a GPT-2: .*eps must be in 0|eps must be 0 or more",
