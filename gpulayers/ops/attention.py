@@ -196,13 +196,22 @@ def _bias(hidden: np.ndarray, samples: slice, shape: tuple[int, ...], dtype: np.
     return np.broadcast_to(bias, (*bias.shape[:3], *shape[3:]))
 
 
-@functools.lru_cache(4)
+KEPT = 1 << 20  # entries of a causal bias that is kept, 4 MB: four of 8192 x 8192 would hold 1 GB for ever
+
+
 def _causal_bias(T: int, S: int) -> np.ndarray:
     """The same, of the causal mask alone: (1, 1, 1, T, S). Kept: a step of equal layers needs one, and to make it takes
     as long as the exponentials of two heads."""
+    return (_kept_causal_bias if T * S <= KEPT else _make_causal_bias)(T, S)
+
+
+def _make_causal_bias(T: int, S: int) -> np.ndarray:
     bias = np.where(causal_mask(T, S), np.float32(-np.inf), np.float32(0))[None, None, None]
     bias.flags.writeable = False
     return bias
+
+
+_kept_causal_bias = functools.lru_cache(4)(_make_causal_bias)
 
 
 def _keep(key: Key | None, p: float, samples: slice, shape: tuple[int, ...]) -> np.ndarray | None:

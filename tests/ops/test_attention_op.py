@@ -275,3 +275,13 @@ def test_no_query(body):
     d = [np.full_like(x, np.nan) for x in (q, kv, kv)]
     attention_backward.bodies[body](out, q, kv, kv, out, weights, inverse, None, False, 1.0, 0.0, None, *d)
     assert not any(x.any() for x in d)
+
+
+def test_the_bias_of_a_long_causal_square_is_not_kept(rng):
+    size = int(module.KEPT**0.5)
+    for length, kept in ((size, 1), (size + 1, 0)):
+        module._kept_causal_bias.cache_clear()
+        q = rng.normal(size=(1, length, 1, 1)).astype(np.float32)
+        out = attention(q, q, q, None, True, 1.0, 0.0, None, False)[0]
+        assert out[0, 0] == q[0, 0]
+        assert module._kept_causal_bias.cache_info().currsize == kept
