@@ -58,8 +58,9 @@ def _cpu(
     H = h.shape[1]
     new, gates, hn = out or _results(h)
     rz, z, n = gates[:, : 2 * H], gates[:, H : 2 * H], gates[:, 2 * H :]
-    np.add(gi[:, : 2 * H], gh[:, : 2 * H], out=rz)
-    logistic_inplace(rz)
+    work = np.add(gi[:, : 2 * H], gh[:, : 2 * H])  # contiguous: in the gates' columns all passes take a third longer
+    logistic_inplace(work)
+    rz[...] = work
     np.add(gh[:, 2 * H :], 0 if bias is None else bias, out=hn)
     np.multiply(rz[:, :H], hn, out=new)
     new += gi[:, 2 * H :]
