@@ -40,14 +40,15 @@ def loss_chart(runs: Sequence[Run]) -> Chart:
     axes = figure.subplots()
     for run, colour in zip(runs, colours(runs), strict=True):
         steps, losses = series(run.records, "loss")
-        label = run.name if len(runs) > 1 else "training, smoothed"
+        name = f" {run.name}" if run.name.startswith("_") else run.name  # Matplotlib hides what begins with _
+        label = name if len(runs) > 1 else "training, smoothed"
         if len(steps):
             if len(runs) == 1:
                 _draw(axes, steps, losses, color=colour, alpha=0.3, linewidth=0.7)
             _draw(axes, steps, smooth(losses), color=colour, linewidth=1.5, label=label)
         steps, losses = series(run.records, "val_loss")
         if len(steps):
-            label = "validation" if len(runs) == 1 else f"{run.name}: validation"
+            label = "validation" if len(runs) == 1 else f"{name}: validation"
             _draw(
                 axes,
                 steps,

@@ -145,7 +145,7 @@ def _text(path: Path) -> str:
 def _config(path: Path) -> Config:
     content = read_toml(path)
     task = content.get("task")
-    if task not in DEFAULTS:
+    if not isinstance(task, str) or task not in DEFAULTS:
         raise ConfigError(f"{path} is for the task {task!r}, which there is not")
     return DEFAULTS[task].updated(content, str(path))
 

@@ -174,11 +174,18 @@ class Config:
         return dataclasses.replace(self, **changes)
 
     def write(self, path: StrPath) -> None:
-        """As TOML, for --config. Raises storage.FileError."""
+        """As TOML, for --config. Raises storage.FileError; ConfigError for the name of a file that is no text."""
         import tomli_w
 
         head = "# Everything that this run was made from; gpulayers train --config takes it.\n\n"
-        write_atomically(path, (head + tomli_w.dumps(self.to_dict())).encode())
+        try:
+            content = (head + tomli_w.dumps(self.to_dict())).encode()
+        except UnicodeEncodeError as error:
+            line = next(line for line in error.object.splitlines() if error.object[error.start] in line)
+            raise ConfigError(
+                f"the settings cannot hold {line.strip(' ,')}: a byte of that name is not UTF-8; rename the file"
+            ) from None
+        write_atomically(path, content)
 
 
 def read_toml(path: StrPath) -> dict[str, Any]:

@@ -183,6 +183,25 @@ def test_a_run_that_holds_next_to_nothing(folder, tmp_path, left):
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("task", ['["gpt"]', "{a = 1}", '"cake"', "3"])
+def test_a_run_of_no_task(folder, tmp_path, task):
+    shutil.copy(folder / "metrics.jsonl", tmp_path)
+    (tmp_path / "config.toml").write_text(f"task = {task}\n")
+    assert "which there is not" in Reader(page(gather([tmp_path]))).text
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_name_that_matplotlib_would_hide_is_in_the_legend(folder, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        charts, "_finish", lambda axes, runs, legend=True: seen.extend(axes.get_legend_handles_labels()[1])
+    )
+    shutil.copytree(folder, tmp_path / "_b")
+    charts.loss_chart(gather([folder, tmp_path / "_b"]))
+    assert [label.strip() for label in seen] == ["beer", "beer: validation", "_b", "_b: validation"]
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_numbers_that_are_not_finite(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "sick")
     with (tmp_path / "sick" / "metrics.jsonl").open("a") as file:

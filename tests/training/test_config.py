@@ -167,6 +167,14 @@ def test_words_of_the_command_line(title, name, text, value):
     assert parse(fields(getattr(GPT, title))[name], text, "--" + name) == value
 
 
+def test_a_name_that_is_no_text_cannot_be_kept(tmp_path):
+    """Linux has such names; TOML and JSON do not."""
+    config = dataclasses.replace(GPT, data=dataclasses.replace(GPT.data, files=("a.txt", "b\udcff.txt")))
+    with pytest.raises(ConfigError, match=r'^the settings cannot hold "b.\.txt": a byte of that name is not UTF-8'):
+        config.write(tmp_path / "c.toml")
+    assert not list(tmp_path.iterdir())
+
+
 def test_texts_survive_toml(tmp_path):
     names = ('quote " and \\', "line\nbreak", "ümläut")
     config = dataclasses.replace(GPT, data=dataclasses.replace(GPT.data, files=names))
