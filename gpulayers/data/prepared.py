@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from gpulayers.data.sources import Source, chunks, digest_of, find_sources, part, pieces
+from gpulayers.data.sources import Source, check_unchanged, chunks, digest_of, find_sources, part, pieces
 from gpulayers.data.subword import END, SubwordTokenizer
 from gpulayers.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, tokenizer_from_json
 from gpulayers.storage import (
@@ -127,6 +127,7 @@ def _tokenizer(
         with contextlib.suppress(OSError, ValueError):  # not there, or damaged: it is made again
             return tokenizer_from_json(json.loads(path.read_text(encoding="utf-8")))
         tokenizer = _made(kind, vocab_size, sources, whole)
+        check_unchanged(sources)
         write_atomically(path, json.dumps(tokenizer.to_json()).encode())
         return tokenizer
 
@@ -180,6 +181,7 @@ def _in_memory(sources: list[Source], tokenizer: Tokenizer, whole: bool) -> tupl
         first = np.concatenate([nothing, *_encoded(source, tokenizer, 0, cut, end)])
         train.append(len(first))
         both.append(np.concatenate([first, *_encoded(source, tokenizer, cut, end, end)]))
+    check_unchanged(sources)
     return train, both
 
 
@@ -214,6 +216,7 @@ def _streams(
 
     for i, source in enumerate(sources):
         yield str(i), dtype_of(tokenizer), counted(source)
+    check_unchanged(sources)  # the digest would be that of another text, for all runs to come
     yield "train", np.dtype(np.int64), [np.array(train, np.int64)]
 
 
@@ -225,7 +228,8 @@ def _found(entry: Path, count: int, about: list[Any]) -> tuple[list[int], Tokens
         return None
     if metadata != {"about": json.dumps(about)} or tensors.keys() != {"train", *map(str, range(count))}:
         return None
-    return tensors["train"].tolist(), [tensors[str(i)] for i in range(count)]
+    train, both = tensors["train"].tolist(), [tensors[str(i)] for i in range(count)]
+    return (train, both) if all(0 <= n <= len(t) for n, t in zip(train, both, strict=True)) else None
 
 
 def dtype_of(tokenizer: Tokenizer) -> np.dtype:

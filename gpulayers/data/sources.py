@@ -21,13 +21,14 @@ PIECE = 1 << 18  # characters that are encoded at a time, about
 
 class Source(NamedTuple):
     """One text. files: what it is read from, none for the Python documentation. field: of the lines of .jsonl files.
-    size: bytes of the files."""
+    size: bytes of the files. stamps: of each file, for `check_unchanged`."""
 
     name: str
     files: tuple[Path, ...]
     field: str
     folder: bool
     size: int
+    stamps: tuple[tuple[int, int], ...] = ()
 
 
 def find_sources(paths: Sequence[str | os.PathLike[str]] | None, field: str = "text") -> list[Source]:
@@ -48,11 +49,23 @@ def _source(path: Path, field: str) -> Source:
     files = tuple(_files(path)) if folder else (path,)
     if not files:
         raise DataError(f"data folder {path} holds no file that is not empty")
-    size = 0
-    for file in files:
-        with reading(file):
-            size += file.stat().st_size
-    return Source(os.fspath(path), files, field, folder, size)
+    stamps = tuple(_stamp(file) for file in files)
+    return Source(os.fspath(path), files, field, folder, sum(size for size, _ in stamps), stamps)
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    """Bytes of a file that can be read, and when it was changed last."""
+    with reading(file) as content:
+        status = os.fstat(content.fileno())
+        return status.st_size, status.st_mtime_ns
+
+
+def check_unchanged(sources: Sequence[Source]) -> None:
+    """Raises DataError if a file is not what it was when it was found: a text is read several times."""
+    for source in sources:
+        for file, stamp in zip(source.files, source.stamps, strict=True):
+            if _stamp(file) != stamp:
+                raise DataError(f"data file {file} has changed while it was read: start again when it is complete")
 
 
 def _is_folder(path: Path) -> bool:

@@ -168,6 +168,36 @@ def test_a_damaged_entry_is_made_again(files, tmp_path, damage):
         np.testing.assert_array_equal(a, b)
 
 
+def test_counts_that_the_tokens_do_not_have(files, tmp_path):
+    first = prepare(files, "byte", cache=tmp_path)
+    (path,) = tmp_path.rglob("tokens.safetensors")
+    path.write_bytes(path.read_bytes()[:-8] + b"\xff" * 8)  # the last count is -1
+    again = prepare(files, "byte", cache=tmp_path)
+    assert [len(part) for part in again.train] == [len(part) for part in first.train]
+
+
+@pytest.mark.parametrize("kind", ["byte", "char", "bpe"])
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_file_that_changes_while_it_is_read(kind, cached, tmp_path, monkeypatch):
+    """The tokens of the new text lay in the cache under the digest of the old one."""
+    file, cache = tmp_path / "a.txt", tmp_path / "cache" if cached else None
+    file.write_text("old " * 100)
+
+    def and_then(found):
+        digest = sources.digest_of(found)
+        file.write_text("newer " * 100)
+        return digest
+
+    with monkeypatch.context() as patched:
+        patched.setattr(prepared, "digest_of", and_then)
+        with pytest.raises(DataError, match=r"a.txt has changed while it was read: start again when it is complete"):
+            prepare([file], kind, 260 if kind == "bpe" else None, cache=cache)
+    assert not list(tmp_path.rglob("*.safetensors")) + list(tmp_path.rglob("tokenizer.json"))
+    file.write_text("old " * 100)
+    found = prepare([file], kind, 260 if kind == "bpe" else None, cache=cache)
+    assert found.tokenizer.decode(found.train[0][:4]).startswith("old")
+
+
 def test_large_texts_go_to_the_users_cache(files, tmp_path, monkeypatch):
     monkeypatch.setattr(prepared, "cache_folder", lambda: tmp_path / "user" / "tokens")
     small = prepare(files, "byte")
