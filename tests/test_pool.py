@@ -5,7 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from gpulayers.pool import ALIGNMENT, SMALL, pool_bytes, pool_clear, pool_empty
+from gpulayers import pool
+from gpulayers.pool import ALIGNMENT, LEAST, SMALL, pool_bytes, pool_clear, pool_empty
 
 LARGE = (300, 1000)
 float32 = np.dtype(np.float32)
@@ -67,6 +68,35 @@ def test_alignment_and_bounds(count, dtype):
 def test_nearly_equal_shapes_share_a_block():
     where = address(pool_empty(1_000_000, float32))
     assert address(pool_empty(1_000_100, float32)) == where
+
+
+def test_arrays_of_ever_new_sizes_do_not_keep_memory_without_end():
+    """As a text that grows by a token: one array lives at a time, yet each size kept a block, 11 GB for 225 lengths."""
+    largest = 2 * LEAST
+    for tenths in range(10, 40):  # nothing is written, so no memory is used
+        array = pool_empty(largest * tenths // 40, np.dtype(np.uint8))
+        del array
+    assert pool_bytes() <= 2 * largest
+
+
+def test_equal_steps_make_no_new_blocks(monkeypatch):
+    def step():
+        kept = [pool_empty((n, 1000), float32) for n in (1000, 3000, 4000, 900, 20000)]
+        for n in (2500, 7000):
+            pool_empty((n, 1000), float32)
+        return len(kept)
+
+    step()
+    monkeypatch.setattr(pool._Blocks, "lend_new", None)
+    assert step() == 5
+
+
+def test_a_block_that_is_not_much_too_large_will_do():
+    where = address(pool_empty(1_000_000, float32))
+    assert address(pool_empty(600_000, float32)) == where
+    assert address(kept := pool_empty(300_000, float32)) != where
+    assert address(pool_empty(1_000_000, float32)) == where  # and it went back among its own
+    assert kept.size == 300_000
 
 
 def test_small_arrays_and_types_without_a_name_are_plain():
