@@ -391,6 +391,7 @@ def _backward_cpu(
             if softcap:
                 slope = np.matmul(q_n[:, heads, :, rows] * scale, k_n[:, heads, :, :seen].swapaxes(-1, -2))
                 uncap_inplace(slope, softcap)
+                slope[np.isnan(slope)] = 0  # of a hidden score, whose ds is 0; that of a visible one is NaN itself
                 ds *= slope
             np.matmul(ds, k_n[:, heads, :, :seen], out=dq_n[:, heads, :, rows])
             dq_n[:, heads, :, rows] *= scale

@@ -277,6 +277,22 @@ def test_no_query(body):
     assert not any(x.any() for x in d)
 
 
+@pytest.mark.parametrize("body", ["reference", "cpu"])
+def test_a_query_that_sees_nothing_has_no_gradient_whatever_it_holds(body, rng):
+    q, k, v, dout = rng.normal(size=(4, 1, 3, 2, 4)).astype(np.float32)
+    q[0, 1] = np.nan
+    hide = np.zeros((1, 1, 3, 3), bool)
+    hide[:, :, 1] = True
+    for cap in (0.0, 2.0):
+        options = (hide, False, 0.5, 0.0, None)
+        saved = attention.bodies[body](q, k, v, *options, softcap=cap)
+        dq, _, dv = (np.full_like(x, np.nan) for x in (q, k, v))
+        attention_backward.bodies[body](dout, q, k, v, *saved, *options, dq, np.empty_like(k), dv, softcap=cap)
+        assert not dq[0, 1].any()
+        assert np.isfinite(dq).all()
+        assert np.isfinite(dv).all()
+
+
 def test_the_bias_of_a_long_causal_square_is_not_kept(rng):
     size = int(module.KEPT**0.5)
     for length, kept in ((size, 1), (size + 1, 0)):
