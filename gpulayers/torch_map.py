@@ -101,12 +101,18 @@ def _attention(layer: layers.MultiHeadAttention) -> Iterator[Entry]:
     yield entry("out", "out_proj")
 
 
-def _encoder(layer: Layer) -> list[Entry]:
+def _refuse_gated(feedforward: layers.FeedForward) -> None:
+    if isinstance(feedforward.activation, layers.GLU):
+        raise TypeError(f"PyTorch's blocks have no gated feed-forward, as {type(feedforward.activation).__name__} is")
+
+
+def _encoder(layer: Any) -> list[Entry]:
+    _refuse_gated(layer.feedforward)
     inner = [entry("attention", "self_attn"), entry("feedforward.up", "linear1"), entry("feedforward.down", "linear2")]
     return [*inner, entry("norm_1", "norm1"), entry("norm_2", "norm2")]
 
 
-def _decoder(layer: Layer) -> list[Entry]:
+def _decoder(layer: Any) -> list[Entry]:
     return [*_encoder(layer), entry("norm_3", "norm3"), entry("cross", "multihead_attn")]
 
 
@@ -129,6 +135,7 @@ def _gpt2(layer: models.GPT) -> Iterator[Entry]:
     config = layer.config
     if config.rotary or config.kv_heads not in (None, config.heads) or not config.bias:
         raise TypeError("GPT-2 has learned positions, biases, and as many heads of keys as of queries")
+    _refuse_gated(layer.blocks[0].feedforward)
     yield from (entry(f"{name}.weight", f"transformer.{name}.weight") for name in ("wte", "wpe"))
     for i in range(config.layers):
         for ours, theirs in GPT2_NAMES.items():

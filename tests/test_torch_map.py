@@ -219,6 +219,9 @@ def test_published_gpt2_names():
         (lambda: attention(softcap=20.0), "no softcap=20.0"),
         (lambda: gl.AdditiveAttention(3, 4, 5), "AdditiveAttention has no counterpart in PyTorch"),
         (lambda: gl.GPT(gl.GPTConfig(vocab=5, heads=2, dim=8, rotary=True)), "GPT-2 has learned positions"),
+        (lambda: gl.GPT(gl.GPTConfig(vocab=5, heads=2, dim=8, activation="glu")), "no gated feed-forward, as GLU is"),
+        (lambda: gl.EncoderBlock(8, 2, activation="swiglu"), "no gated feed-forward, as SwiGLU is"),
+        (lambda: gl.DecoderBlock(8, 2, activation="geglu"), "no gated feed-forward, as GEGLU is"),
     ],
 )
 def test_what_pytorch_does_not_have(make, sentence):
