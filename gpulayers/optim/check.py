@@ -32,7 +32,7 @@ def check_beta(name: str, value: float) -> None:
 
 
 def check_betas(name: str, betas: tuple[float, float]) -> None:
-    if len(betas) != 2:
+    if np.shape(betas) != (2,):
         raise ValueError(f"{name} must be two numbers, got {betas}")
     for i, beta in enumerate(betas):
         check_beta(f"{name}[{i}]", beta)

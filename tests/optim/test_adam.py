@@ -143,6 +143,7 @@ def test_gradient_whose_square_overflows_is_skipped(weights, bits):
     [
         ({"betas": (1.0, 0.9)}, r"Adam: betas\[0\] must be in 0..1, without 1, got 1.0"),
         ({"betas": (0.9, 0.99, 0.999)}, r"Adam: betas must be two numbers, got \(0.9, 0.99, 0.999\)"),
+        ({"betas": 0.9}, r"Adam: betas must be two numbers, got 0.9"),
         ({"betas": (0.9, -0.1)}, r"Adam: betas\[1\] must be"),
         ({"eps": 0.0}, "Adam: eps must be at least 1.2e-38, and finite, got 0.0"),
         ({"lr": -1.0}, "Adam: lr must be 0 or more, and finite, got -1.0"),
