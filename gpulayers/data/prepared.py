@@ -144,7 +144,9 @@ def _made(kind: str, vocab_size: int | None, sources: list[Source], whole: bool)
 
 
 def _training_part(source: Source, whole: bool) -> Iterator[str]:
-    return part(chunks(source, "\n"), 0, _lengths(source, "\n", whole)[0])
+    """The text to train on as it will be cut, a line break where END will stand: its letters are no text."""
+    texts = part(chunks(source, END), 0, _lengths(source, END, whole)[0])
+    return ("\n" if text == END else text for text in texts)
 
 
 def separator_of(tokenizer: Tokenizer | str) -> str:

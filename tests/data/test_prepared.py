@@ -12,6 +12,7 @@ from gpulayers.data import (
     ByteTokenizer,
     CharTokenizer,
     DataError,
+    SubwordTokenizer,
     encode_split,
     load_corpus,
     prepare,
@@ -92,6 +93,16 @@ def test_a_bpe_is_trained_on_the_training_part(tmp_path):
     bpe = prepare([tmp_path / "x"], "bpe", 300).tokenizer
     assert len(bpe.encode("abab")) < 4
     assert len(bpe.encode("zqzq")) == 4
+
+
+def test_a_bpe_of_short_documents_has_seen_no_validation_text(tmp_path):
+    """END is longer than the line break that stands for it: the cut was another one, in the midst of the last text."""
+    texts = [*"ab" * 500, "zq" * 500]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    found = prepare([tmp_path / "a.jsonl"], "bpe", 300)
+    assert isinstance(found.tokenizer, SubwordTokenizer)
+    assert len(found.tokenizer.encode("zqzq")) == 4
+    assert "z" not in found.tokenizer.decode(found.train[0])
 
 
 def test_the_whole_for_training(files):
