@@ -139,25 +139,28 @@ def _remove_unfinished(parent: Path, name: str) -> None:
 
 
 @contextlib.contextmanager
-def only_writer(folder: StrPath, wait: bool = False) -> Iterator[None]:
+def only_writer(folder: StrPath, wait: bool = False) -> Iterator[bool]:
     """Inside, no other process gets past here for `folder`. Raises FileError if one has, unless told to wait for it.
 
-    The lock goes with the process, however that ends, and leaves no file. Systems without such locks have none.
+    The lock goes with the process, however that ends, and leaves no file. Systems and network folders without such
+    locks have none: gives whether there is one.
     """
     try:
         import fcntl
     except ImportError:  # Windows
-        yield
+        yield False
         return
+    held = False
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             descriptor = os.open(folder, os.O_RDONLY)
             stack.callback(os.close, descriptor)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                held = True
             except BlockingIOError as error:
                 raise FileError(f"another process is writing to {folder}: wait for it, or stop it") from error
-        yield
+        yield held
 
 
 def _flush_folder(folder: Path) -> None:

@@ -250,8 +250,9 @@ def _entry(cache: Path, about: list[Any]) -> Iterator[Path]:
         entry.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(f"cannot make the folder {entry} for tokens: {error.strerror or error}") from error
-    with only_writer(entry, wait=True):
-        remove_leftovers(entry)
+    with only_writer(entry, wait=True) as alone:
+        if alone:  # otherwise another process may be writing what looks like a leftover
+            remove_leftovers(entry)
         yield entry
 
 

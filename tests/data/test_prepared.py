@@ -256,6 +256,23 @@ def test_a_full_disk_leaves_nothing_half(files, tmp_path, monkeypatch):
     prepare(files, "byte", cache=cache)
 
 
+@pytest.mark.parametrize("locks", [True, False])
+def test_leftovers_go_where_nobody_else_can_be_writing_them(files, locks, tmp_path, monkeypatch):
+    """A folder of a network may have no locks: there the file of another machine's process was taken away."""
+    fcntl = pytest.importorskip("fcntl")
+    prepare(files, "byte", cache=tmp_path)
+    (path,) = tmp_path.rglob("tokens.safetensors")
+    path.with_name(".tokens.safetensors.1.tmp").touch()
+
+    def no_locks(*_):
+        raise OSError(37, "No locks available")
+
+    if not locks:
+        monkeypatch.setattr(fcntl, "flock", no_locks)
+    prepare(files, "byte", cache=tmp_path)
+    assert len(list(path.parent.iterdir())) == (1 if locks else 2)
+
+
 def test_a_cache_that_cannot_be_a_folder(files, tmp_path):
     with pytest.raises(FileError, match=r"cannot make the folder .* for tokens: "):
         prepare(files, "byte", cache=files[0])
