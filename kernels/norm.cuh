@@ -96,7 +96,9 @@ __device__ __forceinline__ void norm_forward(
     }
     const float2 total = row_sums(left_over, squares, scratch);
     const float rest = CENTRED ? total.x / cols : 0.0f;
-    const float variance = fmaxf(total.y / cols - rest * rest, 0.0f), r = 1.0f / sqrtf(variance + eps);
+    const float spread = total.y / cols - rest * rest;
+    const float variance = spread < 0.0f ? 0.0f : spread;  // fmaxf would hide a NaN
+    const float r = 1.0f / sqrtf(variance + eps);
     if (length && threadIdx.x == 0) {
         if (mean) mean[row] = m + rest;
         if (rstd) rstd[row] = r;

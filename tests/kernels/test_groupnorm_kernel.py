@@ -115,6 +115,8 @@ def test_bad_numbers_stay_in_their_group(device, rng):
     x[1, 2, 3] = np.nan
     there = gl.to_device(x, device)
     y, mean, var = groupnorm(there, None, None, 3, 1e-5)
+    for statistic in (mean, var):  # InstanceNorm's running statistics follow them
+        assert np.isnan(statistic.get()).tolist() == [[False] * 3, [False, True, False]]
     dx, _, _ = groupnorm_backward(there * 0 + 1, there, mean, var, None, 1e-5)
     for found in (y, dx):
         assert np.isnan(found.get()).any(axis=2).tolist() == [[False] * 6, [False, False, True, True, False, False]]

@@ -124,3 +124,13 @@ def test_arrays_of_another_size_are_refused(device, rng):
             call()
     with pytest.raises(TypeError, match="weight"):
         layernorm(x, cols.astype(np.float16), None, 1e-5)
+
+
+@on_devices
+def test_a_nan_is_not_hidden(device, rng):
+    x = rng.normal(size=(3, 40)).astype(np.float32)
+    x[1, 7] = np.nan
+    y, mean, rstd = (a.get() for a in layernorm(gl.to_device(x, device), None, None, 1e-5))
+    assert np.isnan(y[1]).all()
+    assert np.isnan(mean).tolist() == np.isnan(rstd).tolist() == [False, True, False]
+    assert np.isfinite(y[::2]).all()

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from devices import Exact, check_kernel, in_storage, on_devices
 
+import gpulayers as gl
 from gpulayers.ops.rmsnorm import rmsnorm, rmsnorm_backward
 
 COLS = [1, 2, 5, 8, 31, 33, 128, 129, 1023, 1025]
@@ -36,3 +37,14 @@ def test_views_and_nothing(device, rng):
         check_kernel(rmsnorm, device, view, None, 1e-5)
         rstd = Exact(rmsnorm.reference(view, None, 1e-5)[1])
         check_kernel(rmsnorm_backward, device, view, view, rstd, None, factor=3, scale=3)
+
+
+@on_devices
+def test_a_nan_is_not_hidden(device, rng):
+    """The mean square of its row is NaN, and so is all of the row; the others know nothing of it."""
+    x = rng.normal(size=(3, 40)).astype(np.float32)
+    x[1, 7] = np.nan
+    y, rstd = (a.get() for a in rmsnorm(gl.to_device(x, device), None, 1e-5))
+    assert np.isnan(y[1]).all()
+    assert np.isnan(rstd).tolist() == [False, True, False]
+    assert np.isfinite(y[::2]).all()
