@@ -87,8 +87,8 @@ def train_step(
         return loss, count
 
     loss, count = total(parts)
-    if before_update is not None and (parts := before_update()) is not None:
-        loss, count = total(parts)
+    if before_update is not None and (again := before_update()) is not None:
+        loss, count = total(again)
     if ranks is not None:
         loss, count = ranks.all_reduce(optimizer.flat, loss, count)  # gradients too
     optimizer.step(count, loss)  # divides by count, clips, updates, clears the gradients
