@@ -149,7 +149,8 @@ def load_gpt2(folder: StrPath, dtype: str = "float32", config: GPTConfig | None 
     config: the folder's, with a smaller context or other dropouts if need be; then only the first positions are taken.
 
     Raises FileError, one sentence: for a folder without config.json or weights, a file that is cut short, a value of
-    config.json that cannot be used, and for tensors that are missing, unknown or of another shape, with both shapes.
+    config.json or a weight that cannot be used, and for tensors that are missing, unknown or of another shape, with
+    both shapes.
     """
     own = read_config(folder)
     config = own if config is None else fitting(folder, own, config)
@@ -161,7 +162,11 @@ def load_gpt2(folder: StrPath, dtype: str = "float32", config: GPTConfig | None 
         raise FileError(f"{Path(folder) / CONFIG} does not describe a GPT-2: {error}") from error
     for name, parameter in model.named_parameters():
         array = tensors.pop(theirs(name))
-        parameter.assign(array.T if name == "head.weight" else array)
+        try:
+            with np.errstate(over="raise"):
+                parameter.assign(array.T if name == "head.weight" else array)
+        except FloatingPointError:
+            raise FileError(f"{folder} holds a value in {theirs(name)} that is too large for {dtype}") from None
     return model
 
 

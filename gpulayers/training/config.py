@@ -142,6 +142,8 @@ class Config:
 
     def complete(self) -> "Config":
         """Checked, and with every open choice made, so that it says the same on another day. Raises ConfigError."""
+        if self.optimizer.schedule == "plateau" and not self.training.eval_every:
+            raise ConfigError("the plateau schedule listens to the measurements of eval_every, which must be above 0")
         return dataclasses.replace(
             self,
             model=self.model.complete(),

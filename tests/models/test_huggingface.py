@@ -378,6 +378,10 @@ def transposed(tensors):
             "holds NaN or infinity in transformer.ln_f.bias",
         ),
         (
+            lambda t: t | {"transformer.ln_f.bias": np.full(16, 1e300)},
+            "gpt2 holds a value in ln_f.bias that is too large for float32",
+        ),
+        (
             lambda t: {k: v for k, v in t.items() if "ln_f" not in k},
             r"lacks the tensor ln_f.weight, which has shape \(16",
         ),

@@ -92,6 +92,8 @@ def test_all_ranks_hear_the_loss_of_the_first():
 def test_a_factor_that_changes_nothing_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="the plateau schedule takes an lr_gamma below 1, for it would never fall"):
         begin(tmp_path / "run", lr_gamma=1)
+    with pytest.raises(ConfigError, match="the plateau schedule listens to the measurements of eval_every, which must"):
+        begin(tmp_path / "run", eval_every=0)
 
 
 def test_a_state_is_four_numbers():
