@@ -113,7 +113,7 @@ def test_a_pipe_in_a_folder_is_not_waited_for(tmp_path):
 texts = st.lists(st.text(alphabet="ab \n.é", max_size=40), max_size=6)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=100)
 @given(texts=texts, size=st.integers(1, 12))
 def test_pieces_are_the_text_however_it_comes(texts, size):
     found = list(pieces(texts, size))
@@ -122,7 +122,7 @@ def test_pieces_are_the_text_however_it_comes(texts, size):
     assert list(pieces(["".join(texts)], size)) == found
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=100)
 @given(texts=texts, start=st.integers(0, 60), length=st.integers(0, 60))
 def test_a_part_is_a_slice(texts, start, length):
     assert "".join(part(iter(texts), start, start + length)) == "".join(texts)[start : start + length]
