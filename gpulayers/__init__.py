@@ -9,9 +9,11 @@
 >>> optimizer.step()
 """
 
-from gpulayers import initialize, parallel, profiling, torch_map
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from gpulayers import initialize, profiling
 from gpulayers.backend import array_module, device_of, to_device, to_numpy, use
-from gpulayers.decoding import beam_search, greedy_decode, sample_decode
 from gpulayers.functions import one_hot, pad_sequences, top_k, top_k_backward
 from gpulayers.gradcheck import GradientError, gradcheck
 from gpulayers.layers import (
@@ -75,19 +77,6 @@ from gpulayers.layers.scaled_dot_product_attention import (
 )
 from gpulayers.layers.summary import summary
 from gpulayers.masks import causal_mask, padding_mask
-from gpulayers.models import (
-    GPT,
-    Continuation,
-    FeedForwardConfig,
-    FeedForwardNet,
-    GPTConfig,
-    Seq2Seq,
-    Seq2SeqConfig,
-    Transformer,
-    TransformerConfig,
-    ViT,
-    ViTConfig,
-)
 from gpulayers.ops.binary_cross_entropy import binary_cross_entropy, binary_cross_entropy_with_logits
 from gpulayers.ops.cosine_embedding import cosine_embedding_loss
 from gpulayers.ops.cross_entropy import count_targets, cross_entropy, cross_entropy_inplace
@@ -124,10 +113,27 @@ from gpulayers.optim import (
     make_schedule,
 )
 from gpulayers.parameter import Buffer, Parameter, pack
-from gpulayers.sampling import Sampling
 from gpulayers.step import Train
 from gpulayers.storage import FileError
-from gpulayers.training.generate import generate, generate_batch, stream, stream_batch, write
+
+if TYPE_CHECKING:
+    from gpulayers import parallel, torch_map
+    from gpulayers.decoding import beam_search, greedy_decode, sample_decode
+    from gpulayers.models import (
+        GPT,
+        Continuation,
+        FeedForwardConfig,
+        FeedForwardNet,
+        GPTConfig,
+        Seq2Seq,
+        Seq2SeqConfig,
+        Transformer,
+        TransformerConfig,
+        ViT,
+        ViTConfig,
+    )
+    from gpulayers.sampling import Sampling
+    from gpulayers.training.generate import generate, generate_batch, stream, stream_batch, write
 
 __version__ = "0.1.0"
 
@@ -269,3 +275,39 @@ __all__ = [
     "use",
     "write",
 ]
+
+# Whole models and what is done with them are imported when they are first asked for: it is a third of the time that
+# `import gpulayers` would take. The names of each module here, and above for type checkers.
+LATER_MODULES = ("data", "decoding", "models", "parallel", "sampling", "torch_map", "training")
+LATER = {
+    "gpulayers.decoding": ("beam_search", "greedy_decode", "sample_decode"),
+    "gpulayers.models": (
+        "GPT",
+        "Continuation",
+        "FeedForwardConfig",
+        "FeedForwardNet",
+        "GPTConfig",
+        "Seq2Seq",
+        "Seq2SeqConfig",
+        "Transformer",
+        "TransformerConfig",
+        "ViT",
+        "ViTConfig",
+    ),
+    "gpulayers.sampling": ("Sampling",),
+    "gpulayers.training.generate": ("generate", "generate_batch", "stream", "stream_batch", "write"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in LATER_MODULES:
+        return importlib.import_module(f"gpulayers.{name}")
+    for module, names in LATER.items():
+        if name in names:
+            globals()[name] = value = getattr(importlib.import_module(module), name)
+            return value
+    raise AttributeError(f"module 'gpulayers' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

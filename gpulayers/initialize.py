@@ -13,7 +13,6 @@ Language models are unsupervised multitask learners, 2019 (GPT-2).
 """
 
 import math
-import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -96,7 +95,9 @@ def trunc_normal(
     check_room(shape)
     if a > mean:  # the lower tail of a distribution function has all its digits, the upper one ends in 1
         return 2 * mean - trunc_normal(shape, rng, mean, std, 2 * mean - b, 2 * mean - a)
-    normal_distribution = statistics.NormalDist(mean, std)
+    from statistics import NormalDist  # brings fractions and decimals, which nothing else needs
+
+    normal_distribution = NormalDist(mean, std)
     low, high = normal_distribution.cdf(a), normal_distribution.cdf(b)
     if high - low < 0.05:  # drawing again would take long, or for ever
         parts = np.maximum(rng.uniform(low, high, shape), np.finfo(np.float64).tiny)

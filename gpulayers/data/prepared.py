@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from gpulayers.data.sources import Source, check_unchanged, chunks, digest_of, find_sources, part, pieces
 from gpulayers.data.subword import END, SubwordTokenizer
@@ -260,6 +259,8 @@ def _shown(texts: Iterable[str], what: str, done: int, total: int) -> Iterator[s
     """The same texts, with a bar on a terminal, or a line now and then in a log file, where it takes long."""
     last, terminal = time.monotonic(), sys.stderr.isatty()
     look: dict[str, Any] = {"unit": "char", "unit_scale": True, "delay": 1, "leave": False, "disable": not terminal}
+    from tqdm import tqdm  # with what it imports a tenth of `import gpulayers`, and no array needs it
+
     bar = tqdm(desc=what, initial=done, total=total, **look)
     with bar:
         for text in texts:
