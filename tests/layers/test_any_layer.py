@@ -57,13 +57,13 @@ def embedding(d: Draw) -> Call:
 
 
 def layernorm(d: Draw) -> Call:
-    shape = d.pick("shape", (5,), (3,), (2, 3), (33,))
+    shape = d.pick("shape", (5,), (7,), (2, 3), (33,))
     affine, bias = d.flag("affine"), d.flag("bias")
     return Call(lambda: gl.LayerNorm(shape, elementwise_affine=affine, bias=bias), x64(d, *leading(d), *shape, std=2))
 
 
 def rmsnorm(d: Draw) -> Call:
-    shape, affine = d.pick("shape", (5,), (3,), (2, 3), (33,)), d.flag("affine")
+    shape, affine = d.pick("shape", (5,), (7,), (2, 3), (33,)), d.flag("affine")
     return Call(lambda: gl.RMSNorm(shape, elementwise_affine=affine), x64(d, *leading(d), *shape, std=2))
 
 
@@ -85,6 +85,9 @@ def batchnorm(d: Draw) -> Call:
 def groupnorm(d: Draw) -> Call:
     groups, each, affine = d.size("groups", 1, 4), d.size("each", 1, 3), d.flag("affine")
     shape, axis = channels(d, groups * each)
+    shape = (
+        (3, 5, groups * each) if len(shape) == 2 else shape
+    )  # a gradient of two values is 0, or nothing but rounding
     return Call(lambda: gl.GroupNorm(groups, groups * each, affine=affine, axis=axis), d.rng.uniform(-2, 4, shape))
 
 
@@ -134,7 +137,7 @@ def multiplicative(d: Draw) -> Call:
 
 
 def recurrent(kind, d: Draw) -> Call:
-    B, T, n, H = d.size("B", 1, 5), d.size("T", 1, 5), d.size("in", 1, 5), d.size("H", 1, 5)
+    B, T, n, H = d.size("B", 1, 5), d.size("T", 1, 5), d.size("in", 1, 5), d.size("H", 2, 5)
     how = {"num_layers": d.pick("layers", 1, 2), "bidirectional": d.flag("both"), "bias": d.flag("bias")}
     how |= {"dropout": d.pick("p", 0.0, 0.3)}
     states = [x64(d, how["num_layers"] * (1 + how["bidirectional"]), B, H) for _ in range(1 + (kind is gl.LSTM))]
@@ -144,7 +147,7 @@ def recurrent(kind, d: Draw) -> Call:
 
 
 def cell(kind, d: Draw) -> Call:
-    B, n, H, bias = d.size("B", 1, 5), d.size("in", 1, 5), d.size("H", 1, 5), d.flag("bias")
+    B, n, H, bias = d.size("B", 1, 5), d.size("in", 1, 5), d.size("H", 2, 5), d.flag("bias")
     states = [x64(d, B, H) for _ in range(1 + (kind is gl.LSTMCell))]
     return Call(lambda: Flat(kind(n, H, bias, rng=0)), x64(d, B, n), *(states if d.flag("states") else []))
 
