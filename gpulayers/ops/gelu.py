@@ -102,13 +102,13 @@ def _run_cpu(x: Array, bias: Array, approximate: str, y: Array, derivative: Arra
     piece = tanh_piece if approximate == "tanh" else exact_piece
     cols = 1 if bias is None else len(bias)
     work = [work_array(x, cols) for _ in range(2 if approximate == "tanh" else 3)]
-    shifted = None if bias is None else work_array(x, cols)
+    shifted: Array = None if bias is None else work_array(x, cols)
     arrays = (x, y) if derivative is None else (x, y, derivative)
     with np.errstate(over="ignore"):
         for x_part, y_part, *d_part in pieces(*arrays, cols=cols):
             rows = len(x_part)
             h = x_part
-            if shifted is not None:  # here it costs nothing: the piece is in cache; a pass of its own would not be
+            if bias is not None:  # here it costs nothing: the piece is in cache; a pass of its own would not be
                 h = np.add(x_part, bias, out=shifted[:rows])
             piece(h, y_part, d_part[0] if d_part else None, [w[:rows] for w in work])
 
