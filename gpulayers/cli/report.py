@@ -53,6 +53,8 @@ def run(namespace: argparse.Namespace) -> int:
     options = ReportOptions(**given(namespace, "report", ReportOptions()))
     runs = gather(namespace.runs)
     out = Path(options.out or (runs[0].folder / NAME if len(runs) == 1 else NAME))
+    if out.suffix.lower() not in (".html", ".htm"):  # metrics.jsonl, say, would be gone
+        raise FileError(f"--out takes a file whose name ends in .html, got {out}")
     if out.is_dir():
         raise FileError(f"{out} is a folder: --out takes a file")
     text = page(runs, options.sample)

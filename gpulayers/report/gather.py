@@ -125,7 +125,7 @@ def _read(folder: Path, name: str) -> Run:
             return None
 
     def lines(file: str) -> list[dict[str, Any]]:
-        return (attempt(read_metrics, folder / file) or []) if (folder / file).exists() else []
+        return (attempt(read_metrics, folder / file, troubles.append) or []) if (folder / file).exists() else []
 
     text = attempt(_text, folder / CONFIG) or ""
     config = attempt(_config, folder / CONFIG)

@@ -9,7 +9,7 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -113,16 +113,25 @@ def _record(line: bytes) -> dict[str, Any] | None:
     return None
 
 
-def read_metrics(path: StrPath) -> list[dict[str, Any]]:
-    """All records. A last line that was cut off is passed over; one before it raises FileError naming the line."""
+def read_metrics(path: StrPath, warn: Callable[[str], object] | None = None) -> list[dict[str, Any]]:
+    """All records. A last line that was cut off is passed over; one before it raises FileError naming the line.
+
+    warn: is told that instead, of the first such line, and the rest is read.
+    """
     try:
         lines = Path(path).read_bytes().split(b"\n")
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror or error}") from error
-    records = []
+    records: list[dict[str, Any]] = []
+    told = False
     for number, line in enumerate(lines, 1):
         if (record := _record(line)) is not None:
             records.append(record)
         elif line.strip() and number < len(lines):
-            raise FileError(f"line {number} of {path} is not a record with a step")
+            sentence = f"line {number} of {path} is not a record with a step"
+            if warn is None:
+                raise FileError(sentence)
+            if not told:
+                warn(f"{sentence}; passed over")
+            told = True
     return records

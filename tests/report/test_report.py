@@ -212,6 +212,16 @@ def test_numbers_that_are_not_finite(folder, tmp_path):
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_a_broken_line_costs_no_other(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "broken")
+    lines = (tmp_path / "broken" / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "broken" / "metrics.jsonl").write_bytes(b"".join([*lines[:2], b"\x00\x00\n", *lines[3:]]))
+    (run,) = gather([tmp_path / "broken"])
+    assert [record["step"] for record in run.records] == [1, 2, *range(4, 13)]
+    assert any("line 3 of" in trouble and trouble.endswith("passed over") for trouble in run.troubles)
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_what_a_sick_layer_is(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "sick")
     with (tmp_path / "sick" / "health.jsonl").open("a") as file:
@@ -268,7 +278,7 @@ def test_the_command_writes_beside_the_run_or_where_it_is_told(folder, tmp_path,
         (["."], ". is not a run folder: there is neither a config.toml nor a metrics.jsonl in it"),
         ([], "the following arguments are required: RUN"),
         (["RUN", "RUN"], "beer is given twice"),
-        (["RUN", "--out", "."], ". is a folder: --out takes a file"),
+        (["RUN", "--out", "."], "--out takes a file whose name ends in .html, got ."),
         (["RUN", "--sample", ""], "--sample is empty: give a text to look at"),
         (["RUN", "--out", "no/such/folder/x.html"], "cannot write no/such/folder/x.html"),
     ],
