@@ -15,6 +15,7 @@ from typing import Any
 from bench import machine
 from bench.worker import Server, Worker
 from gpulayers.parallel import connect, end_together
+from gpulayers.parallel.mpi import import_mpi
 
 
 class RanksWorker(Worker):
@@ -66,8 +67,21 @@ def serve() -> None:
 def _lines() -> Iterator[str]:
     """Those that the first rank reads, on all ranks. An error on any rank ends all, and the parent with them."""
     ranks = connect()
-    while line := ranks.broadcast_text(sys.stdin.readline() if ranks.rank == 0 else ""):
+    while True:
+        line = sys.stdin.readline() if ranks.rank == 0 else ""
+        _wait_quietly(ranks.size)
+        line = ranks.broadcast_text(line)
+        if not line:
+            return
         yield line
+
+
+def _wait_quietly(size: int) -> None:
+    """Until all ranks are here, asleep: MPI waits by asking again and again, which would take a core from a neighbour."""
+    if size > 1:
+        here = import_mpi().COMM_WORLD.Ibarrier()
+        while not here.Test():
+            time.sleep(0.002)
 
 
 if __name__ == "__main__":
