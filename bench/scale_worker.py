@@ -77,7 +77,7 @@ def _lines() -> Iterator[str]:
 
 
 def _wait_quietly(size: int) -> None:
-    """Until all ranks are here, asleep: MPI waits by asking again and again, which would take a core from a neighbour."""
+    """Until all ranks are here, asleep: MPI waits by asking again and again, which takes a core of another worker."""
     if size > 1:
         here = import_mpi().COMM_WORLD.Ibarrier()
         while not here.Test():
