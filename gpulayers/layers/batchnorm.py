@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpulayers.backend import Array, wide
+from gpulayers.backend import Array, array_module, wide
 from gpulayers.layers.layer import (
     Layer,
     check_dtype,
@@ -163,6 +163,10 @@ class BatchNorm(Layer):
 
     def _check_dtype(self, x: Array) -> None:
         who = type(self).__name__
+        if self.running_mean is not None:
+            array_module(
+                x, self.running_mean.data
+            )  # without a gain nothing else would tell before the optimizer's step
         if self.weight is not None:
             floating_like(x, self.weight, who)
         elif self.running_mean is not None and self.running_mean.data.dtype != wide(x.dtype):

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gpulayers import storage
-from gpulayers.backend import Array, is_array, is_floating, to_numpy
+from gpulayers.backend import Array, array_module, is_array, is_floating, to_numpy
 from gpulayers.parameter import Buffer, Parameter
 
 
@@ -291,7 +291,8 @@ def floating_input(x: Array, who: str) -> None:
 
 
 def floating_like(x: Array, parameter: Parameter, who: str) -> None:
-    """Refuse an input whose dtype is not the parameters': a silent promotion would double the memory or lose digits."""
+    """Refuse an input whose dtype is not the parameters': a silent promotion would double the memory or lose digits.
+    And one of another device."""
     if not is_array(x):
         raise TypeError(f"{who} takes an array, got {type(x).__name__}")
     if x.dtype != parameter.dtype:
@@ -299,6 +300,7 @@ def floating_like(x: Array, parameter: Parameter, who: str) -> None:
             f"{who} has {parameter.dtype} parameters and got a {x.dtype} input; "
             f"convert one of them: x.astype({str(parameter.dtype)!r}) or layer.to(dtype={str(x.dtype)!r})"
         )
+    array_module(x, parameter.data)
 
 
 def last_axis(x: Array, size: int, who: str) -> None:

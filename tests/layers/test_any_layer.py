@@ -237,6 +237,29 @@ def test_wrong_inputs_are_refused(name, data):
         assert "\n" not in str(caught.value)
 
 
+ANY_WIDTH = {"Dropout", "Embedding", "BatchNorm", "GroupNorm", "InstanceNorm"}  # the last three: of the last axis
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@given(data=st.data())
+def test_wrong_shapes_and_devices_are_refused(name, data):
+    """No axis at all, one element too many in the last, an array of another device than the parameters'."""
+    draw = Draw(data)
+    call = RECIPES[name](draw)
+    layer = call.make()
+    x, *others = (x.astype(np.float32) if x.dtype.kind == "f" else x for x in call.inputs)
+    wrong = [np.zeros((), x.dtype)] if x.dtype.kind == "f" else []
+    if name not in ANY_WIDTH and x.shape[-1]:
+        wrong.append(np.concatenate([x, x[..., :1]], axis=-1))
+    if [*layer.parameters(), *layer.buffers()]:
+        wrong.append(gl.to_device(np.ascontiguousarray(x), "emulated"))
+    for bad in wrong:
+        with pytest.raises((TypeError, ValueError), match=r"takes a|meet in one call") as caught:
+            layer.forward(bad, *others, **call.options)
+        assert "gpulayers" in str(caught.traceback[-1].path), f"not a sentence of the library: {caught.value}"
+        assert "\n" not in str(caught.value)
+
+
 def test_no_layer_is_left_out():
     missing = find_layers().keys() - RECIPES.keys() - ACTIVATIONS
     assert not missing, f"{missing} have no recipe: write one, and put it in RECIPES"
