@@ -296,7 +296,7 @@ def test_refused(folder, tmp_path, monkeypatch, capsys, words, sentence):
 def test_the_other_tasks(task, tmp_path):
     if task == "vit":
         pytest.importorskip("sklearn")
-    options = {"seq2seq": ["--decoder", "additive"]}.get(task, [])
+    options = {"seq2seq": ["--decoder", "additive", "--eval-pairs", "20"]}.get(task, [])
     folder = tmp_path / task
     assert main(["train", task, "--tiny", "--steps", "2", "--threads", "1", *options, "--out", str(folder)]) == 0
     read = Reader(page(gather([folder])))
