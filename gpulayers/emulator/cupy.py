@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from gpulayers.emulator import cuda  # noqa: F401 part of the stand-in, as the two lists below
+from gpulayers.emulator import cuda as cuda  # "as": part of what the stand-in offers, as the two lists below
 from gpulayers.emulator.allocation import POISON_LIMIT
 from gpulayers.emulator.array import check_dtype, ndarray, to_device, unwrap, wrap
-from gpulayers.emulator.functions import (  # noqa: F401
+from gpulayers.emulator.functions import (  # noqa: F401 what the module offers is looked up in it by name
     HOST_ONLY,
     PARAMETERS,
     VARIADIC,
@@ -29,7 +29,8 @@ from gpulayers.emulator.functions import (  # noqa: F401
     reshape,
     variadic,
 )  # fmt: skip
-from gpulayers.emulator.kernels import RawKernel, RawModule  # noqa: F401
+from gpulayers.emulator.kernels import RawKernel as RawKernel
+from gpulayers.emulator.kernels import RawModule as RawModule
 from gpulayers.emulator.memory_pool import MemoryPool, PinnedMemoryPool, default_pool, pinned_pool
 from gpulayers.emulator.ufuncs import NAMES, ufunc
 

@@ -1,5 +1,6 @@
 """Decoders of a recurrent encoder-decoder: embedded target symbols and an encoded source to features for the head."""
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -40,7 +41,7 @@ def network_state(state: Any) -> Any:
     return tuple(tuple(part) for part in state) if isinstance(state, tuple) else tuple(state)
 
 
-class Decoder(Layer):
+class Decoder(Layer, ABC):
     """What all decoders offer. x: (B, T, D), in `step` (B, D). `features` is the size of what they give.
 
     features, saved = decoder.forward(x, encoded, train)        dx, dencoded    = decoder.backward(dfeatures, saved)
@@ -49,11 +50,11 @@ class Decoder(Layer):
 
     features: int
 
-    def start(self, encoded: Encoded) -> State:
-        raise NotImplementedError
+    @abstractmethod
+    def start(self, encoded: Encoded) -> State: ...
 
-    def step(self, x: Array, state: State) -> tuple[Array, State]:
-        raise NotImplementedError
+    @abstractmethod
+    def step(self, x: Array, state: State) -> tuple[Array, State]: ...
 
     def weights(self, saved: Any) -> Array:
         """Where each step looked, (B, T, S), from what forward saved. ValueError for a decoder without attention."""
