@@ -5,7 +5,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -43,11 +43,21 @@ def check_room(shape: tuple[int, ...]) -> None:
         raise NoRoom(f"a parameter of shape {shape} is more than the file holds")
 
 
+class Contribution(Protocol):
+    """A part of a gradient that is still to be worked out."""
+
+    def add(self, grad: Array, is_zero: bool) -> None:
+        """grad += this; grad = this where it counts as zero, whatever it holds."""
+
+
 class Parameter:
     """A trained array and its gradient.
 
     data: the values. grad: same shape and dtype, the sum of all contributions since `zero_grad`.
     trainable: False freezes it: contributions are dropped and optimizers pass it over.
+
+    later: None; or a list of what `contribute_later` was given. `training/threads.py` sets it, and adds what is in it
+    when the passes of all threads are through: of a table, a gradient for each thread would take much memory.
 
     `zero_grad` only marks the gradient as zero. The first contribution then overwrites the old values instead of
     being added to a cleared array, which saves a pass over the memory; reading `grad` clears it if none has come.
@@ -67,6 +77,7 @@ class Parameter:
         self.data = data
         self.trainable = trainable
         self.flat: Flat | None = None
+        self.later: list[Contribution] | None = None
         self._grad: Array = None
         self._grad_is_zero = True
         self._master: Array = None
@@ -107,7 +118,7 @@ class Parameter:
         """(gradient array, whether to overwrite it rather than add to it); the caller must do the one or the other."""
         if self._grad is None:
             if self.flat is not None:
-                self.flat.allocate_grad()
+                self.flat.allocate_grad(self)
             else:
                 self._grad = empty(self.shape, self.dtype, like=self.data)
         is_zero, self._grad_is_zero = self._grad_is_zero, False
@@ -123,8 +134,28 @@ class Parameter:
         else:
             grad += contribution
 
+    def contribute(self, contribution: "Contribution") -> None:
+        """grad += contribution."""
+        if not self.trainable:
+            return
+        grad, is_zero = self.grad_to_update()
+        try:
+            contribution.add(grad, is_zero)
+        except BaseException:
+            self.zero_grad()  # what nobody has written must not pass for a gradient
+            raise
+
+    def contribute_later(self, contribution: "Contribution") -> None:
+        """The same, where the arrays of the contribution may be kept until the whole pass is through."""
+        if self.later is None:
+            self.contribute(contribution)
+        elif self.trainable:
+            self.later.append(contribution)
+
     def zero_grad(self) -> None:
         self._grad_is_zero = True
+        if self.later:
+            self.later.clear()
 
     def move(self, device: str | None = None, dtype: DTypeLike | None = None) -> None:
         """To another device or floating type, in place, so that ties stay tied. The gradient starts at zero."""
@@ -278,7 +309,7 @@ class Flat:
             for _, parameter, start, stop in self.segments:
                 parameter._master = self.master[start:stop].reshape(parameter.shape)
 
-    def allocate_grad(self) -> None:
+    def allocate_grad(self, first: Parameter | None = None) -> None:
         """Memory for the gradients, when the first is needed: a model that only generates has none."""
         self._grad = zeros(self.size, self.data.dtype, like=self.data)
         for _, parameter, start, stop in self.segments:

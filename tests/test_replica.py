@@ -31,8 +31,9 @@ def test_data_is_shared_and_gradients_are_not():
     assert own is not its
     assert own.data is its.data
     assert [s[2:] for s in own.segments] == [s[2:] for s in its.segments]
-    assert its.grad.shape == own.grad.shape
-    assert not np.shares_memory(own.grad, its.grad)
+    assert not np.shares_memory(own.grad, next(copy.parameters()).grad)
+    with pytest.raises(AttributeError, match="no flat array"):
+        _ = its.grad
 
 
 def test_a_tie_stays_tied():
@@ -52,11 +53,31 @@ def test_a_replica_computes_what_the_model_does_and_sees_its_updates(rng):
     for one in (model, copy):
         logits, saved = one.forward(ids, train=Train())
         one.backward(np.ones_like(logits), saved)
-    assert np.array_equal(pack(model).grad, pack(copy).grad)
+    for own, its in zip(model.parameters(), copy.parameters(), strict=True):
+        assert np.array_equal(own.grad, its.grad)
     optimizer.step()
     assert not np.array_equal(copy(ids), before)
     assert np.array_equal(copy(ids), model(ids))
-    assert pack(copy).grad.any()  # its own: who adds it up clears it
+    assert copy.wte.weight.grad.any()  # its own: who adds it up clears it
+
+
+def test_sums_pair_every_gradient_of_a_replica_with_the_models_and_take_no_memory_afterwards(rng):
+    model = gpt()
+    model.blocks[0].ln_1.bias.trainable = False
+    copy, ids = replica(model), rng.integers(0, 11, (2, 8))
+    logits, saved = copy.forward(ids, train=Train())
+    copy.backward(np.ones_like(logits), saved)
+    wanted = [p.grad.copy() for p in copy.parameters()]
+    pack(model).grad.fill(1)
+    for total, more in pack(copy).sums(5):
+        assert total.shape == more.shape
+        assert 1 <= len(total) <= 5
+        total += more
+    for own, its in zip(model.parameters(), wanted, strict=True):
+        assert np.array_equal(own.grad, 1 + its)
+    pack(copy).zero_grad()
+    assert list(pack(copy).sums(5)) == []
+    assert all(p._grad is None for p in copy.parameters())
 
 
 def test_masters_are_shared():

@@ -75,7 +75,8 @@ class MultiHeadAttention(Layer):
     hides the future, the last query sees all keys. A query that sees no key gets zeros (and then out.bias).
     dropout: probability to drop a weight, in training. rotary: turns q and k by their positions (self-attention only).
     softcap: cap tanh(scores / cap) stands for the scaled scores.
-    saved: the inputs, q, k, v, the weights (B, H, T, S) before dropout and the heads' output.
+    saved: the inputs, q, k, v, the heads' output, and the weights (B, H, T, S) before dropout, unless they are so many
+    that backward makes them again (`ops/attention.py`).
 
     Raises ValueError for heads that do not divide, or a wrong shape; TypeError for a mask that is not boolean.
     Source: Vaswani et al., Attention is all you need, 2017, section 3.2.2; Ainslie et al., GQA, 2023;
@@ -161,7 +162,16 @@ class MultiHeadAttention(Layer):
         y, saved_out = self.out.forward(self._merge(out, batched))
         return y, Saved(projections, parts, hide, causal, out, weights, inverse, p, draw, saved_out, batched)
 
-    def backward(self, dy: Array, saved: Saved) -> Any:
+    def without_input(self, saved: Saved) -> Saved:
+        """`saved` without the query (of self-attention its one input), for a caller who can make it again and hands it
+        to `backward`."""
+        saved.projections[0] = None
+        return saved
+
+    def backward(self, dy: Array, saved: Saved, x: Array = None) -> Any:
+        """x: the query, where `without_input` has taken it out of saved."""
+        if x is not None:
+            saved.projections[0] = x
         q, k, v = (saved.parts[letter] for letter in "qkv")
         layout = saved.batched, self.batch_first
         dmerged = self.out.backward(dy, saved.projection_out)

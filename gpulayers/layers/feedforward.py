@@ -130,14 +130,20 @@ class FeedForward(Layer):
         y, saved_dropout = self.dropout.forward(y, train)
         return y, Saved(saved_up, saved_activation, saved_down, saved_dropout)
 
-    def backward(self, dy: Array, saved: Saved) -> Array:
+    def without_input(self, saved: Saved) -> Saved:
+        """`saved` without x, for a caller who can make x again and hands it to `backward`."""
+        return saved._replace(up=None)
+
+    def backward(self, dy: Array, saved: Saved, x: Array = None) -> Array:
+        """x: the input, where `without_input` has taken it out of saved."""
         dy = self.dropout.backward(dy, saved.dropout)
-        dh = self.down.backward(dy, saved.down)
         if isinstance(self.activation, GELU):
-            dh *= saved.activation  # the derivative; Linear has just made dh, so it may be written
+            dh = self.down.backward(dy, saved.down, out=as_rows(saved.down))  # over h, which nobody else has kept
+            dh *= saved.activation  # the derivative
         else:
+            dh = self.down.backward(dy, saved.down)
             dh = self.activation.backward(dh, saved.activation)
-        return self.up.backward(dh, saved.up)
+        return self.up.backward(dh, saved.up if x is None else x)
 
     @property
     def _up_bias(self) -> Array:

@@ -49,11 +49,12 @@ class Linear(Layer):
         y = matmul(as_rows(x), self.weight.data, bias=None if self.bias is None else self.bias.data)
         return y.reshape(*x.shape[:-1], self.out_features), x
 
-    def backward(self, dy: Array, saved: Array) -> Array:
+    def backward(self, dy: Array, saved: Array, out: Array = None) -> Array:
+        """out: (rows, in_features), where dx is written; it may be the memory of x, if nobody needs that any more."""
         x = saved
         gradient_of(dy, (*x.shape[:-1], self.out_features), "Linear")
         dy_rows = as_rows(dy)
         matmul(as_rows(x).T, dy_rows, add_to=self.weight)  # dW += x' dy, first: it refuses a dy of another dtype
         if self.bias is not None:
             self.bias.add_grad(sum_rows(dy_rows))
-        return matmul(dy_rows, self.weight.data.T).reshape(x.shape)  # dx = dy W'
+        return matmul(dy_rows, self.weight.data.T, out=out).reshape(x.shape)  # dx = dy W'

@@ -2,7 +2,7 @@
 
 from gpulayers.backend import Array
 from gpulayers.layers.layer import Layer, floating_like, gradient_of, last_axis
-from gpulayers.ops.matmul import matmul
+from gpulayers.ops.matmul import Product, matmul
 from gpulayers.ops.op import as_rows
 from gpulayers.parameter import Parameter
 from gpulayers.step import Train
@@ -33,5 +33,6 @@ class TiedLinear(Layer):
         x = saved
         gradient_of(dy, (*x.shape[:-1], len(self.weight.data)), "TiedLinear")
         dy_rows = as_rows(dy)
-        matmul(dy_rows.T, as_rows(x), add_to=self.weight)  # dW += dy' x
-        return matmul(dy_rows, self.weight.data).reshape(x.shape)  # dx = dy W
+        dx = matmul(dy_rows, self.weight.data).reshape(x.shape)  # dx = dy W, first: it refuses a dy of another dtype
+        self.weight.contribute_later(Product(dy_rows.T, as_rows(x)))  # dW += dy' x
+        return dx

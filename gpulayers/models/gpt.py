@@ -43,6 +43,7 @@ from gpulayers.layers.layer import Layer, Once, check_choice, check_flags, check
 from gpulayers.layers.layernorm import LayerNorm
 from gpulayers.layers.linear import Linear
 from gpulayers.layers.positions import LearnedPositions
+from gpulayers.layers.sublayers import makes_norms_again
 from gpulayers.layers.tied_linear import TiedLinear
 from gpulayers.models.load_model import load_model
 from gpulayers.ops.embedding import check_integers
@@ -122,13 +123,17 @@ class Block(Layer):
         x, f, saved_ln_2 = self.ln_2.forward_sum(x, a)
         f, saved_feedforward = self.feedforward.forward(f, train)
         f += x  # a projection's output: nobody else keeps it
+        if makes_norms_again(x):
+            saved_attention = self.attention.without_input(saved_attention)
+            saved_feedforward = self.feedforward.without_input(saved_feedforward)
         return f, Once([saved_ln_1, saved_attention, saved_dropout, saved_ln_2, saved_feedforward])
 
     def backward(self, dy: Array, saved: list[Any]) -> Array:
-        df = self.feedforward.backward(dy, saved.pop())
+        again = makes_norms_again(dy)
+        df = self.feedforward.backward(dy, saved.pop(), x=self.ln_2(saved[-1].x) if again else None)
         dx = self.ln_2.backward(df, saved.pop(), residual=dy)
         da = self.dropout.backward(dx, saved.pop())
-        da = self.attention.backward(da, saved.pop())
+        da = self.attention.backward(da, saved.pop(), x=self.ln_1(saved[-1].x) if again else None)
         return self.ln_1.backward(da, saved.pop(), residual=dx)
 
     def __call__(self, x: Array) -> Array:

@@ -61,8 +61,8 @@ def _forward_reference(
     save: False if there will be no backward pass: then a body need not hold all weights at once. softcap: 0 for none.
 
     Returns out (B, T, H, dv), weights (B, H, T, S) and inverse (B, H, T): weights times inverse are w, before dropout.
-    A body is free to scale a row of weights as it likes; inverse is None where weights are w. Without `save` the last
-    two are None.
+    A body is free to scale a row of weights as it likes; inverse is None where weights are w. It may also return None
+    for the weights, with an inverse: backward makes them again from q and k. Without `save` both are None.
     """
     xp = array_module(q, k, v, hide)
     wide_q, wide_k, wide_v = _wide_heads(q, k, v, hide)
@@ -125,9 +125,11 @@ def _backward_reference(
     """
     wide_q, wide_k, wide_v = _wide_heads(q, k, v, hide)
     wide_dout = dout.swapaxes(1, 2).astype(wide_q.dtype)
-    w = weights.astype(wide_q.dtype)
-    if inverse is not None:
-        w = w * inverse[..., None]
+    if weights is None:
+        w = masked_softmax.reference(wide_q @ wide_k.swapaxes(-1, -2), hide, scale, causal, softcap)
+    else:
+        w = weights.astype(wide_q.dtype)
+        w = w if inverse is None else w * inverse[..., None]
     dw = wide_dout @ wide_v.swapaxes(-1, -2)
     dropped = w
     if p:
@@ -164,6 +166,9 @@ def _grouped(x: Array, K: int) -> Array:
 
 SCORES = 1 << 17  # elements of one block of scores: it and the work array of backward fill a 1 MB L2 cache
 QUERIES = 128  # at most in a block; half of it in short causal ones, which then skip more of the hidden half
+# From so many keys on backward makes the weights again: kept, they would soon be most of what a step holds. Of 6 layers
+# of dim 384 at T = 256 they are 38 of 375 MB, and making them again takes 2 to 4 % of the step's time.
+LONG = 256
 UNDERFLOW = 1e-25  # a row sum below it lies so far below the block's maximum that digits are lost
 
 
@@ -184,16 +189,28 @@ def _samples(B: int, H: int, T: int, S: int) -> Iterator[slice]:
         yield from (slice(n, min(n + step, B)) for n in range(0, B, step))
 
 
-def _bias(hidden: np.ndarray, samples: slice, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """-inf where a score is hidden, 0 elsewhere: (n or 1, K or 1, G or 1, T, S); shape: that of the scores.
+class _Mask:
+    """What masks hide, as a bias: -inf where a score is hidden, 0 elsewhere."""
 
-    hidden: broadcastable to (B, H, T, S), four dimensions.
-    """
-    part = hidden[samples] if len(hidden) > 1 else hidden
-    bias = np.where(part, dtype.type(-np.inf), dtype.type(0))
-    n, heads = bias.shape[:2]
-    bias = bias.reshape(n, *(shape[1:3] if heads > 1 else (1, 1)), *bias.shape[2:])
-    return np.broadcast_to(bias, (*bias.shape[:3], *shape[3:]))
+    def __init__(self, hide: Array, causal: bool, T: int, S: int) -> None:
+        """hide: broadcastable to (B, H, T, S), or None."""
+        self.hidden, self.bias = None, None
+        if hide is not None:
+            hidden = hidden_entries(hide, causal, T, S, like=None)
+            self.hidden = hidden.reshape((1,) * (4 - hidden.ndim) + hidden.shape)
+        elif causal:
+            self.bias = _causal_bias(T, S)
+
+    def of(self, samples: slice, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
+        """That of these samples, (n or 1, K or 1, G or 1, T, S), or None. shape: that of their scores."""
+        if self.hidden is None or (self.bias is not None and len(self.hidden) == 1):  # that of all samples
+            return self.bias
+        part = self.hidden[samples] if len(self.hidden) > 1 else self.hidden
+        bias = np.where(part, dtype.type(-np.inf), dtype.type(0))
+        n, heads = bias.shape[:2]
+        bias = bias.reshape(n, *(shape[1:3] if heads > 1 else (1, 1)), *bias.shape[2:])
+        self.bias = np.broadcast_to(bias, (*bias.shape[:3], *shape[3:]))
+        return self.bias
 
 
 KEPT = 1 << 20  # entries of a causal bias that is kept, 4 MB: four of 8192 x 8192 would hold 1 GB for ever
@@ -242,27 +259,25 @@ def _forward_cpu(
     touch_blas_buffer()
     k, v = blank_unseen(k, hide), blank_unseen(v, hide)
     out = empty((B, T, H, dv), q.dtype, like=q)
-    parts = list(_samples(B, H, T, S))
-    weights = empty((B if save else max((n.stop - n.start for n in parts), default=0), H, T, S), q.dtype, like=q)
+    weights = empty((B, H, T, S), q.dtype, like=q) if save and S < LONG else None
     inverse = np.zeros((B, H, T), q.dtype)
     if S == 0:
         out.fill(0)
-    if hide is None:
-        hidden, bias = None, _causal_bias(T, S) if causal else None
-    else:
-        hidden, bias = _hidden(hide, causal, T, S), None
+    mask = _Mask(hide, causal, T, S)
     q, k, v, out_heads = (_grouped(x, K) for x in (q, k, v, out))
     with np.errstate(all="ignore"):  # of hidden scores and rows; what is visible comes out as NaN anyway
-        for n in parts:
-            w = (weights[n] if save else weights[: n.stop - n.start]).reshape(-1, K, G, T, S)
-            inv_n, q_n, k_n, v_n, out_n = inverse[n].reshape(-1, K, G, T), q[n], k[n], v[n], out_heads[n]
-            if hidden is not None and (bias is None or len(hidden) > 1):  # otherwise it is that of all samples
-                bias = _bias(hidden, n, w.shape, q.dtype)
-            keep = _keep(key, p, n, w.shape)
+        for n in _samples(B, H, T, S):
+            shape = (n.stop - n.start, K, G, T, S)
+            w = None if weights is None else weights[n].reshape(shape)
+            inv_n, q_n, k_n, v_n, out_n = inverse[n].reshape(shape[:-1]), q[n], k[n], v[n], out_heads[n]
+            bias, keep = mask.of(n, shape, q.dtype), _keep(key, p, n, shape)
             for heads, rows, seen in _blocks(T, S, K, G, causal):
                 inv, o = inv_n[:, heads, :, rows], out_n[:, heads, :, rows]
-                scores = w[:, heads, :, rows, :seen]
-                w[:, heads, :, rows, seen:] = 0
+                if w is None:
+                    scores = empty((*inv.shape, seen), q.dtype, like=q)
+                else:
+                    scores = w[:, heads, :, rows, :seen]
+                    w[:, heads, :, rows, seen:] = 0
                 q_rows, b = q_n[:, heads, :, rows] * scale, _part(bias, heads, rows, seen)
                 _exp_scores(q_rows, k_n[:, heads, :, :seen], b, scores, inv, softcap)
                 if keep is not None:
@@ -303,12 +318,6 @@ def _one_query(
     if hide is not None and not np.isfinite(out).all():
         return None
     return out.reshape(B, 1, H, dv), scores.reshape(B, H, 1, S), inverse.reshape(B, H, 1)
-
-
-def _hidden(hide: Array, causal: bool, T: int, S: int) -> np.ndarray | None:
-    """What masks hide, in four dimensions, or None."""
-    hidden = hidden_entries(hide, causal, T, S, like=None)
-    return None if hidden is None else hidden.reshape((1,) * (4 - hidden.ndim) + hidden.shape)
 
 
 def _part(bias: np.ndarray | None, heads: slice, rows: slice, seen: int) -> np.ndarray | None:
@@ -368,14 +377,24 @@ def _backward_cpu(
         for gradient in (dq, dk, dv):
             gradient[...] = 0
         return dq, dk, dv
+    mask = None if weights is not None else _Mask(hide, causal, T, S)
     grouped = [_grouped(x, K) for x in (q, k, v, out, dout, dq, dk, dv)]
     for n in _samples(B, H, T, S):
-        w, inv = weights[n].reshape(-1, K, G, T, S), inverse[n].reshape(-1, K, G, T, 1)
+        shape = (n.stop - n.start, K, G, T, S)
+        w, bias = None if weights is None else weights[n].reshape(shape), mask and mask.of(n, shape, q.dtype)
+        inv = inverse[n].reshape(*shape[:-1], 1)
         q_n, k_n, v_n, out_n, dout_n, dq_n, dk_n, dv_n = (x[n] for x in grouped)
-        keep = _keep(key, p, n, w.shape)
+        keep = _keep(key, p, n, shape)
         for heads, rows, seen in _blocks(T, S, K, G, causal):
             first = rows.stop == T  # the last queries see all keys: they write dk and dv, the others add
-            block = w[:, heads, :, rows, :seen]
+            q_rows, k_rows = q_n[:, heads, :, rows] * scale, k_n[:, heads, :, :seen]
+            if w is None:
+                block = empty((*q_rows.shape[:-1], seen), q.dtype, like=q)
+                again = np.empty(q_rows.shape[:-1], q.dtype)  # the inverse, as it was
+                with np.errstate(all="ignore"):
+                    _exp_scores(q_rows, k_rows, _part(bias, heads, rows, seen), block, again, softcap)
+            else:
+                block = w[:, heads, :, rows, :seen]
             g = dout_n[:, heads, :, rows] * inv[:, heads, :, rows]  # so that w can stay unscaled
             delta = np.vecdot(g, out_n[:, heads, :, rows])[..., None]
             dropped, ds = block, empty(block.shape, block.dtype, like=block)
@@ -389,13 +408,13 @@ def _backward_cpu(
             ds -= delta
             ds *= block
             if softcap:
-                slope = np.matmul(q_n[:, heads, :, rows] * scale, k_n[:, heads, :, :seen].swapaxes(-1, -2))
+                slope = np.matmul(q_rows, k_rows.swapaxes(-1, -2))
                 uncap_inplace(slope, softcap)
                 slope[np.isnan(slope)] = 0  # of a hidden score, whose ds is 0; that of a visible one is NaN itself
                 ds *= slope
-            np.matmul(ds, k_n[:, heads, :, :seen], out=dq_n[:, heads, :, rows])
+            np.matmul(ds, k_rows, out=dq_n[:, heads, :, rows])
             dq_n[:, heads, :, rows] *= scale
-            _add_product(ds, q_n[:, heads, :, rows] * scale, dk_n[:, heads, :, :seen], first)
+            _add_product(ds, q_rows, dk_n[:, heads, :, :seen], first)
     return dq, dk, dv
 
 

@@ -156,7 +156,7 @@ def _exponentials(z: Array, spread: Array, e: Array, ones: Array, bare: bool, ro
             row.smooth[:] = _dot(z, spread)
         np.exp(z, out=e)
         np.matmul(e, ones, out=row.total)  # BLAS sums several times as fast as sum()
-        bare = all(SAFE[0] < total < SAFE[1] for total in row.total.tolist())
+        bare = bool(SAFE[0] < row.total.min() and row.total.max() < SAFE[1])  # NaN is neither
     if not bare:
         z.max(axis=1, out=row.peak)
         np.subtract(z, row.peak[:, None], out=e)

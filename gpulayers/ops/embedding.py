@@ -5,6 +5,8 @@
 The additions have a fixed order, so that the same step gives the same bits.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from gpulayers.backend import Array, array_module, empty, is_array, wide
@@ -66,12 +68,20 @@ embedding = Op("embedding", reference=_forward_reference, cpu=_forward_cpu, cuda
 
 def embedding_backward(dy: Array, ids: Array, *, add_to: Parameter, padding_idx: int | None = None) -> None:
     """add_to.grad[ids[i]] += dy[i] for every i with ids[i] != padding_idx. dy: (rows, D). ids: (rows,), checked."""
-    if not add_to.trainable:
-        return
-    grad, is_zero = add_to.grad_to_update()
-    if is_zero:
-        grad.fill(0)
-    scatter_add(dy, ids, grad, padding_idx)
+    add_to.contribute_later(LookedUp(dy, ids, padding_idx))
+
+
+class LookedUp(NamedTuple):
+    """The rows dy of the ids as a contribution to a table's gradient, see `embedding_backward`."""
+
+    dy: Array
+    ids: Array
+    padding_idx: int | None = None
+
+    def add(self, grad: Array, is_zero: bool) -> None:
+        if is_zero:
+            grad.fill(0)
+        scatter_add(self.dy, self.ids, grad, self.padding_idx)
 
 
 def _scatter_reference(dy: Array, ids: Array, out: Array, padding_idx: int | None = None) -> Array:

@@ -8,7 +8,7 @@ Backward, for y = x W + bias:
 """
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,21 +25,29 @@ def matmul(a: Array, b: Array, *, bias: Array = None, out: Array = None, add_to:
     """
     if add_to is None:
         return product(a, b, bias=bias, out=out)
-    if not add_to.trainable:
-        return None
-    grad, is_zero = add_to.grad_to_update()
-    if is_zero:
-        try:
-            product(a, b, out=grad)
-        except BaseException:
-            add_to.zero_grad()  # what nobody has written must not pass for a gradient
-            raise
-    elif type(grad) is np.ndarray and grad.size > PIECE and len(a) == len(grad):
-        for rows in row_blocks(len(grad), grad.shape[1], PIECE):
-            grad[rows] += product(a[rows], b)
-    else:
-        grad += product(a, b)
+    add_to.contribute(Product(a, b))
     return None
+
+
+class Product(NamedTuple):
+    """a @ b as a contribution to a gradient. a: (n, k). b: (k, m)."""
+
+    a: Array
+    b: Array
+
+    def add(self, grad: Array, is_zero: bool) -> None:
+        a, b = self
+        if is_zero:
+            product(a, b, out=grad)
+        elif type(grad) is np.ndarray and grad.size > PIECE and len(a) == len(grad):
+            for rows in row_blocks(len(grad), grad.shape[1], PIECE):
+                grad[rows] += product(a[rows], b)
+        else:
+            grad += product(a, b)
+
+    def rows(self, rows: slice) -> "Product":
+        """The part for these rows of the gradient."""
+        return Product(self.a[rows], self.b)
 
 
 PIECE = 1 << 20  # elements of a gradient that are added in one go: the product of a table's takes 4 MB, not all of it

@@ -4,7 +4,9 @@
         train_step(model, optimizer, parts, seed, k, threads=threads)
 
 Every part is cut into as many pieces as there are threads. The calling thread takes the first on the model itself, the
-others take theirs on replicas, and the gradients are added in the order of the pieces. So the numbers do not depend on
+others take theirs on replicas, and the gradients are added in the order of the pieces; those of tables (token
+embeddings, a tied head) are worked out only then, by all threads together, since a table of each thread's own would be
+as large as the model's. So the numbers do not depend on
 who is ready first: they are those of `--accumulate` with as many parts on one thread, bit for bit where each parameter
 has one contribution a pass. One that is used twice, a tied table say, is summed in another order and differs in
 rounding: there ((a1 + a2) + b1) + b2, here (a1 + a2) + (b1 + b2).
@@ -20,7 +22,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from itertools import pairwise
 from threading import Barrier
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -28,8 +30,10 @@ from threadpoolctl import ThreadpoolController
 from gpulayers.backend import device_of
 from gpulayers.layers.batchnorm import BatchNorm
 from gpulayers.layers.layer import Layer
-from gpulayers.parameter import pack
-from gpulayers.replica import replica
+from gpulayers.ops.matmul import Product
+from gpulayers.ops.op import row_blocks
+from gpulayers.parameter import Parameter, pack
+from gpulayers.replica import SharedFlat, replica
 from gpulayers.training.tasks.task import Part
 
 T = TypeVar("T")
@@ -53,6 +57,7 @@ class Threads:
         self.in_turn = False
         self._models = [model, *(replica(model) for _ in range(count - 1))]
         self._flats = [pack(one) for one in self._models]
+        self._replicas = [cast(SharedFlat, one) for one in self._flats[1:]]
         self._buffers = [list(one.buffers()) for one in self._models]
         self._blas = ThreadpoolController().select(user_api="blas")
         self._pool = ThreadPoolExecutor(max(1, count - 1), thread_name_prefix="replica")
@@ -69,17 +74,31 @@ class Threads:
         found: list[T] = []
         most = 1
         try:
-            with self._blas.limit(limits=1):
+            with self._blas.limit(limits=1), self._waiting():
                 for part in parts:
                     pieces = cut(part, len(self._models))
                     found += self._side_by_side(work, pieces)
                     most = max(most, len(pieces))
+                    self._add_to_tables()
                 self._add_gradients(most)
         except BaseException:
             for model in self._models:
                 model.zero_grad()
             raise
         return found
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Inside, what `contribute_later` gets waits for `_add_to_tables`."""
+        try:
+            for flat in self._flats:
+                for segment in flat.segments:
+                    segment.parameter.later = []
+            yield
+        finally:
+            for flat in self._flats:
+                for segment in flat.segments:
+                    segment.parameter.later = None
 
     def _side_by_side(self, work: Callable[[Any, Part], T], pieces: list[Part]) -> list[T]:
         pairs = list(zip(self._models, pieces, strict=False))
@@ -98,22 +117,56 @@ class Threads:
                 own.take(buffer)
         return found
 
+    def _add_to_tables(self) -> None:
+        """The contributions that have waited, into the model's gradient: products first, by stretches of rows, then the
+        rest; those of the first piece first."""
+        for same in zip(*(flat.segments for flat in self._flats), strict=True):
+            own, found = same[0].parameter, []
+            for segment in same:
+                waiting = segment.parameter.later or []
+                found += waiting
+                waiting.clear()
+            products = [one for one in found if isinstance(one, Product)]
+            if products:
+                self._add_products(own, products)
+            for one in found:
+                if not isinstance(one, Product):
+                    own.contribute(one)
+
+    def _add_products(self, own: Parameter, products: list[Product]) -> None:
+        grad, is_zero = own.grad_to_update()
+
+        def add(rows: slice) -> None:
+            for i, one in enumerate(products):
+                one.rows(rows).add(grad[rows], is_zero and i == 0)
+
+        self._share(add, list(row_blocks(len(grad), grad.shape[1], PIECE)))
+
     def _add_gradients(self, count: int) -> None:
-        """Those of the first `count` models into the model's, one after the other."""
-        total = self._flats[0].grad
-        stretches = [slice(start, start + PIECE) for start in range(0, total.size, PIECE)]
-        for flat in self._flats[1:count]:
-            gradient = flat.grad
+        """Those of the first `count` models into the model's, one model after the other."""
 
-            def add(at: slice, gradient: np.ndarray = gradient) -> None:
-                np.add(total[at], gradient[at], out=total[at])
+        def add(sums: tuple[np.ndarray, np.ndarray]) -> None:
+            np.add(*sums, out=sums[0])
 
-            half = len(stretches) // len(self._models)  # of the stretches for each thread
-            other = self._pool.map(add, stretches[half:]) if half and not self.in_turn else map(add, stretches[half:])
-            for at in stretches[:half]:
-                add(at)
-            list(other)
+        for flat in self._replicas[: count - 1]:
+            self._share(add, list(flat.sums(PIECE)))
             flat.zero_grad()
+
+    def _share(self, work: Callable[[Any], None], todo: list[Any]) -> None:
+        """work(x) for each x of `todo`, in any order: each thread takes its share."""
+
+        def run(share: list[Any]) -> None:
+            for x in share:
+                work(x)
+
+        shares = [todo] if self.in_turn else [todo[i :: len(self._models)] for i in range(len(self._models))]
+        others = [self._pool.submit(copy_context().run, run, share) for share in shares[1:]]
+        try:
+            run(shares[0])
+        finally:
+            wait(others)
+        for other in others:
+            other.result()
 
     def _follow(self) -> None:
         """What has been frozen or thawed in the model is in the replicas too. Raises RuntimeError if it was moved."""

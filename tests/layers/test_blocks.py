@@ -6,9 +6,13 @@ from contract import check_layer
 from tolerances import assert_close
 
 from gpulayers.gradcheck import gradcheck
+from gpulayers.layers import sublayers
 from gpulayers.layers.decoder_block import DecoderBlock
 from gpulayers.layers.encoder_block import EncoderBlock
+from gpulayers.layers.layernorm import LayerNorm
 from gpulayers.masks import padding_mask
+from gpulayers.models import gpt
+from gpulayers.models.gpt import Block, GPTConfig
 from gpulayers.step import Train
 from gpulayers.verify.tolerances import LAYER
 
@@ -131,3 +135,49 @@ def test_bad_arguments_are_one_sentence():
         block.forward(x, x[:1])
     with pytest.raises(ValueError, match="takes a cache of 2 samples, got 1"):
         block.step(x, block.start(x[:1]))
+
+
+GPT_SIZES = GPTConfig(vocab=5, context=8, heads=2, dim=16, dropout=0.2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: EncoderBlock(16, 2, dropout=0.2, rng=0),
+        lambda: EncoderBlock(16, 2, dropout=0.2, rng=0, norm_first=False),
+        lambda: EncoderBlock(16, 2, activation="swiglu", rng=0),
+        lambda: DecoderBlock(16, 2, dropout=0.2, rng=0),
+        lambda: Block(GPT_SIZES, np.random.default_rng(0), "float32"),
+    ],
+    ids=["pre-norm", "post-norm", "gated", "decoder", "gpt"],
+)
+def test_norms_that_are_made_again_change_no_bit(make, rng, monkeypatch):
+    """Large blocks in host memory keep no output of a norm, and the gradients are those of blocks that keep it."""
+    layer = make()
+    inputs = [rng.standard_normal((3, 8, 16), np.float32) for _ in range(1 + isinstance(layer, DecoderBlock))]
+
+    def run(again):
+        for module in (sublayers, gpt):
+            monkeypatch.setattr(module, "makes_norms_again", lambda x: again)
+        layer.zero_grad()
+        y, saved = layer.forward(*inputs, train=Train(1))
+        held = {id(a): a.nbytes for a in arrays(saved)}
+        dx = layer.backward(y, saved)
+        return [y, *(dx if isinstance(dx, tuple) else (dx,)), *(p.grad.copy() for p in layer.parameters())], held
+
+    kept, made = run(False), run(True)
+    assert all(np.array_equal(a, b) for a, b in zip(kept[0], made[0], strict=True))
+    norms = sum(isinstance(one, LayerNorm) for _, one in layer.named_layers())
+    left = norms * inputs[0].nbytes if getattr(layer, "norm_first", True) else 0
+    assert sum(kept[1].values()) - sum(made[1].values()) == left
+
+
+def arrays(saved):
+    """Every array in what a layer saved."""
+    if isinstance(saved, np.ndarray):
+        yield saved
+    elif isinstance(saved, dict):
+        yield from arrays(list(saved.values()))
+    elif isinstance(saved, list | tuple):
+        for one in saved:
+            yield from arrays(one)

@@ -42,3 +42,14 @@ def test_frozen_weight_gets_no_gradient(rng):
     layer.backward(np.ones_like(y), saved)
     assert not layer.weight.grad.any()
     assert layer.bias.grad.tolist() == [4, 4]
+
+
+def test_the_gradient_may_be_written_over_the_input(rng):
+    layer, x, dy = Linear(5, 3, rng=0), rng.standard_normal((2, 4, 5), np.float32), np.ones((2, 4, 3), np.float32)
+    dx = layer.backward(dy, x)
+    weight = layer.weight.grad.copy()
+    layer.zero_grad()
+    over = layer.backward(dy, x, out=x.reshape(8, 5))
+    assert np.shares_memory(over, x)
+    assert np.array_equal(over, dx)
+    assert np.array_equal(layer.weight.grad, weight)

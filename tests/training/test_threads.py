@@ -17,6 +17,7 @@ from gpulayers.layers.sequential import Sequential
 from gpulayers.models.gpt import GPT, GPTConfig
 from gpulayers.optim import SGD, AdamW
 from gpulayers.profiling import trace
+from gpulayers.step import Train
 from gpulayers.storage import load_tensors
 from gpulayers.training import health_log, loop
 from gpulayers.training import threads as module
@@ -78,6 +79,34 @@ def test_a_tied_table_differs_in_rounding(count, rng):
     assert ours[0] == theirs[0]
     for name in ours[1]:
         assert np.allclose(ours[1][name], theirs[1][name], rtol=1e-9, atol=1e-12)
+
+
+def test_a_table_is_summed_on_all_threads_and_no_replica_has_one(rng, monkeypatch):
+    """Stretches of one row; a frozen table gets nothing; an error leaves nothing waiting."""
+    data, tied = batches(rng, gpt())[0], {"wte.weight"}
+    model, plain = gpt("float64"), gpt("float64")
+    monkeypatch.setattr(module, "PIECE", 16)
+
+    def work(one, part):
+        logits, saved = one.forward(*part.inputs, train=Train(0, 0, part.first_sample))
+        one.backward(np.ones_like(logits), saved)
+
+    with Threads(model, 3) as threads:
+        threads.map(work, cut(Part(0, (data[0],), data[1]), 2))
+        work(plain, Part(0, (data[0],), data[1]))
+        for (name, ours), theirs in zip(model.named_parameters(), plain.parameters(), strict=True):
+            assert np.allclose(ours.grad, theirs.grad, rtol=1e-9, atol=1e-12), name
+        assert all(p._grad is None for flat in threads._replicas for _, p, *_ in flat.segments)
+        model.zero_grad()
+        with pytest.raises(ZeroDivisionError):
+            threads.map(lambda one, part: work(one, part) or 1 / 0, [Part(0, (data[0],), data[1])])
+        assert all(p.later is None for p in model.parameters())
+        assert not any(p.grad.any() for p in model.parameters())
+        model.zero_grad()
+        model.wte.weight.trainable = False
+        threads.map(work, [Part(0, (data[0],), data[1])])
+        for name, parameter in model.named_parameters():
+            assert parameter.grad.any() == (name not in tied), name
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
