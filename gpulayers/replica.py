@@ -55,7 +55,7 @@ class SharedFlat(Flat):
     def __init__(self, flat: Flat, copies: dict[int, Any]) -> None:
         """copies: id of a parameter of the model -> that of the replica."""
         self.segments = [Segment(name, copies[id(p)], start, stop) for name, p, start, stop in flat.segments]
-        self.size, self.data, self.master = flat.size, flat.data, flat.master
+        self.size, self.data, self.master, self._grad = flat.size, flat.data, flat.master, None
         self.buffers = []
         self._model = flat
         for mine, its in zip(self.segments, flat.segments, strict=True):
