@@ -9,19 +9,19 @@ from gpulayers.ops.gradient_rules import adadelta, adagrad, asgd, muon, rmsprop,
 from gpulayers.ops.op import Op
 from gpulayers.ops.update_control import Control
 
-# name: (op, which of m, v, w it has, its numbers)
+# name: (op, which of m, v, w it has, its numbers). An epsilon is so large that its place and sign show.
 RULES: dict[str, tuple[Op, str, tuple[float, ...]]] = {
-    "amsgrad": (amsgrad, "mvw", (0.9, 0.999, 1e-8)),
-    "nadam": (nadam, "mv", (0.9, 0.999, 1e-8)),
-    "radam": (radam, "mv", (0.9, 0.999, 1e-8)),
-    "adamax": (adamax, "mv", (0.9, 0.999, 1e-8)),
+    "amsgrad": (amsgrad, "mvw", (0.9, 0.999, 1e-2)),
+    "nadam": (nadam, "mv", (0.9, 0.999, 1e-2)),
+    "radam": (radam, "mv", (0.9, 0.999, 1e-2)),
+    "adamax": (adamax, "mv", (0.9, 0.999, 1e-2)),
     "lion": (lion, "m", (0.9, 0.99)),
-    "lamb": (lamb, "mvw", (0.9, 0.999, 1e-6, 0.1)),
-    "rmsprop": (rmsprop, "v", (0.99, 1e-8, 0.0)),
-    "rmsprop momentum": (rmsprop, "mv", (0.99, 1e-8, 0.9)),
+    "lamb": (lamb, "mvw", (0.9, 0.999, 1e-2, 0.1)),
+    "rmsprop": (rmsprop, "v", (0.99, 1e-2, 0.0)),
+    "rmsprop momentum": (rmsprop, "mv", (0.99, 1e-2, 0.9)),
     "rmsprop centered": (rmsprop, "mvw", (0.9, 1e-2, 0.9)),
-    "adagrad": (adagrad, "v", (0.1, 1e-10)),
-    "adadelta": (adadelta, "mv", (0.9, 1e-6)),
+    "adagrad": (adagrad, "v", (0.1, 1e-2)),
+    "adadelta": (adadelta, "mv", (0.9, 1e-2)),
     "rprop": (rprop, "mv", (0.5, 1.2, 1e-6, 50.0)),
     "asgd": (asgd, "m", (0.01, 0.75, 1e6)),
     "asgd averaging": (asgd, "m", (0.01, 0.75, 1.0)),

@@ -1,13 +1,14 @@
 import numpy as np
 import pytest
 from contract import check_signatures
-from devices import in_storage, on_devices, only_block
+from devices import STORAGE, in_storage, on_devices, only_block
+from tolerances import assert_close
 from updates import SIZES, SKIP, STEP, check_update
 
 import gpulayers as gl
 from gpulayers.emulator.settings import using
-from gpulayers.ops.adam import adam
-from gpulayers.ops.update import THREADS
+from gpulayers.ops.adam import adam, adam_scalars
+from gpulayers.ops.update import THREADS, Table, launch_model, settings_row
 from gpulayers.ops.update_control import Control
 
 
@@ -118,6 +119,41 @@ def test_where_epsilon_goes(device, p, g, expected):
     """H14 (tensorflow#9047, pytorch#41477): epsilon joins the root after the bias correction."""
     after = check_update(adam, device, *first_step(p, g), rule())
     assert after[0][0] == pytest.approx(expected, rel=1e-5)
+
+
+@on_devices
+@in_storage
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_a_whole_model_in_one_launch(device, storage, count, rng):
+    """Stretches of 64 elements or fewer, with settings and control arrays of three kinds; what lies between stays."""
+    kinds = [rule(), rule(weight_decay=0.1, decoupled=True, lr_scale=2.0), rule(weight_decay=0.1, l1=0.1, eps=0.1)]
+    controls = [STEP, STEP._replace(rate=0.1), STEP._replace(scale=0.1)]
+    places = [(64 * i, 64 * i + 1 + 21 * i % 64, i % 3) for i in range(count)]
+    state, g = arrays(rng, 64 * count + 9)
+    g = g.astype(STORAGE[storage])
+    copy = None if storage == "float32" else np.full(g.size, -1).astype(g.dtype)
+    wanted = [a.astype(np.float64) for a in state]
+    for start, stop, kind in places:
+        parts = (*(a[start:stop] for a in wanted), g[start:stop].astype(np.float64))
+        adam.reference(*parts, np.array(controls[kind], np.float64), **kinds[kind])
+    rows = []
+    for i, k in enumerate(kinds):
+        numbers = adam_scalars(k["beta1"], k["beta2"], k["eps"])
+        rows.append(settings_row(i, k["lr_scale"], k["weight_decay"], k["l1"], k["decoupled"], numbers))
+    tables = (np.array(controls, np.float32), np.stack(rows), np.array(places, np.int64))
+    there_controls, there_rows, there_places = (gl.to_device(a, device) for a in tables)
+    there = [None if a is None else gl.to_device(a, device) for a in (*state, copy, g)]
+    table = Table(there_places, there_rows, places[-1][1])
+    launch_model("adam", tuple(there[:3]), there[3], there[4], there_controls, table)
+    inside = np.zeros(g.size, bool)
+    for start, stop, _ in places:
+        inside[start:stop] = True
+    for found, exact, before in zip(there, wanted, state, strict=False):
+        assert_close(found.get(), exact, "float32")
+        assert np.array_equal(found.get()[~inside], before[~inside])
+    if copy is not None:
+        copied = np.where(inside, there[0].get().astype(copy.dtype), copy)
+        assert there[3].get().tobytes() == copied.astype(copy.dtype).tobytes()
 
 
 @on_devices

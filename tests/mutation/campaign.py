@@ -129,7 +129,10 @@ class Campaign:
         package, ops = self.scratch / "gpulayers", self.ops(kernel)
         paths = [self.tests(kernel), package / "cuda.py", package / "verify" / "tolerances.py"]
         paths += [package / "ops" / f"{op}.py" for op in ops]
-        paths += [self.scratch / "tests" / name for name in SHARED]
+        shared = list(SHARED)
+        for module in re.findall(r"^from (\w+) import", self.tests(kernel).read_text("utf-8"), re.MULTILINE):
+            shared += [] if f"{module}.py" in SHARED else [f"{module}.py"]
+        paths += [self.scratch / "tests" / name for name in shared]
         paths += sorted((package / "emulator").glob("*.py"))
         included = {name for op in ops if f"{op}.cu" in texts for name in self.closure(f"{op}.cu")}
         parts = [VERSION, kernel, *(f"{name}\0{texts[name]}" for name in sorted(included))]
