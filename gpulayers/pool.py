@@ -120,9 +120,10 @@ def pool_empty(shape: int | tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 def _blocks_for(nbytes: int) -> _Blocks:
     """Those of the capacity that holds `nbytes`, one of four per power of two: nearly equal shapes share blocks.
 
-    From 4 MiB on it is one of 32. NumPy asks for huge pages there, of which one that is begun is taken whole.
+    From 1 MiB on it is one of eight, for q, k and v side by side are 9/8 of a power of two. From 4 MiB on it is one of
+    32: NumPy asks for huge pages there, of which one that is begun is taken whole.
     """
-    unit = 1 << max(12, nbytes.bit_length() - (3 if nbytes < 1 << 22 else 6))
+    unit = 1 << max(12, nbytes.bit_length() - (3 if nbytes < 1 << 20 else 4 if nbytes < 1 << 22 else 6))
     capacity = -(-nbytes // unit) * unit
     return _all.setdefault(capacity, _Blocks(capacity))
 

@@ -60,7 +60,8 @@ __device__ __forceinline__ Pack load_added(const storage* x, const storage* f, o
 // weight, bias: (cols,), or null, or a number for every `positions` columns if that is not 0.
 //
 // The variance is that of x - mean: E[x^2] - E[x]^2 cancels when the mean is large. A mean far from 0 is off by a rounding of
-// its own size; `rest`, the mean of what is left, corrects it, and costs no pass of its own.
+// its own size; `rest`, the mean of what is left, corrects it, and costs no pass of its own. Nearer to 0 what is left is
+// less than the roundings of x - mean.
 template <bool CENTRED>
 __device__ __forceinline__ void norm_forward(
     storage* y, storage* sum, float* mean, float* rstd, float* var, const storage* x, const storage* f,
@@ -95,7 +96,7 @@ __device__ __forceinline__ void norm_forward(
         }
     }
     const float2 total = row_sums(left_over, squares, scratch);
-    const float rest = CENTRED ? total.x / cols : 0.0f;
+    const float rest = CENTRED && m * m > 16.0f * (total.y / cols) ? total.x / cols : 0.0f;
     const float spread = total.y / cols - rest * rest;
     const float variance = spread < 0.0f ? 0.0f : spread;  // fmaxf would hide a NaN
     const float r = 1.0f / sqrtf(variance + eps);

@@ -68,7 +68,8 @@ from gpulayers.verify import find_ops
 from gpulayers.verify import ops as verify
 from gpulayers.verify.case import STORAGES, Case, Function, GradientCase, OpCase, exact, written
 from gpulayers.verify.cases.attention import attention_gradient, normalised
-from gpulayers.verify.cases.elementwise import KINKS, NUMBERS, away_from_kinks
+from gpulayers.verify.cases.elementwise import NUMBERS
+from gpulayers.verify.cases.inputs import KINKS, away_from_kinks
 from gpulayers.verify.cases.losses import pair
 from gpulayers.verify.cases.normalisation import spread, terms
 from gpulayers.verify.cases.optimizers import control_args

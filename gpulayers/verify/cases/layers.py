@@ -37,16 +37,12 @@ from gpulayers.masks import causal_mask, padding_mask
 from gpulayers.models.gpt import GPT, GPTConfig
 from gpulayers.step import Train
 from gpulayers.verify.case import Case, LayerCase, Maker
+from gpulayers.verify.cases.inputs import away_from_kinks
 
 TRAIN = Train(seed=3, step=7, first_sample=5)
 SHAPES = {"one element": (1, 1), "primes": (3, 5, 7), "1023 rows": (1023, 7), "empty batch": (0, 7)}
 SMALL = {"one element": (1, 1), "primes": (3, 5, 7), "empty batch": (0, 7)}
 HALVES = ("float32", "float16", "bfloat16")
-
-
-def away_from_zero(x: np.ndarray) -> np.ndarray:
-    """Where ReLU and its relatives have a derivative."""
-    return x + np.copysign(0.1, x)
 
 
 def on_last_axis(*makers: Callable[[int], Layer], shapes: dict[str, tuple[int, ...]] = SHAPES) -> Maker:
@@ -57,11 +53,11 @@ def on_last_axis(*makers: Callable[[int], Layer], shapes: dict[str, tuple[int, .
             for name, shape in shapes.items():
                 one, cols = make(shape[-1]), shape[-1]
                 name = f"{name}, form {k + 1}" if len(makers) > 1 else name
-                x = away_from_zero(rng.normal(0, 2, shape))
+                x = away_from_kinks(rng.normal(0, 2, shape))
                 yield LayerCase(
                     layer=type(one), name=name, make=lambda make=make, cols=cols: make(cols), inputs=(x,), train=TRAIN
                 )
-            x = away_from_zero(rng.normal(size=(5, 3, 7))).T
+            x = away_from_kinks(rng.normal(size=(5, 3, 7))).T
             name = f"transposed view, form {k + 1}" if len(makers) > 1 else "transposed view"
             yield LayerCase(layer=type(make(5)), name=name, make=lambda make=make: make(5), inputs=(x,), train=TRAIN)
 
