@@ -35,6 +35,12 @@ class VerifyOptions:
     json: str | None = option(None, "write every row to FILE", metavar="FILE", default_text="no file")
     quick: bool = option(False, "float32 alone, and without the large cases")
     every: bool = option(False, "a line for every case, not only for the worst of each op, body and dtype")
+    jobs: int | None = option(
+        None,
+        "processes that share the cases out",
+        at_least=1,
+        default_text="one for each core; one where OPs are named, and on a GPU",
+    )
 
 
 def add_parser(commands: Any, words: list[str]) -> Parser:
@@ -56,7 +62,8 @@ def run(namespace: argparse.Namespace) -> int:
     if options.json is not None:
         check_writable(options.json)
     try:
-        certificate = run_cases(options.backend, namespace.names, quick=options.quick, progress=bar)
+        jobs = options.jobs or (1 if namespace.names or options.backend == "cupy" else os.cpu_count() or 1)
+        certificate = run_cases(options.backend, namespace.names, quick=options.quick, progress=bar, jobs=jobs)
     except UnknownName as error:
         raise UsageError(str(error)) from error
     print(table(certificate.rows, options.every))

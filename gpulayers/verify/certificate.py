@@ -2,16 +2,20 @@
 
 import json
 import platform
+import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import gpulayers
 from gpulayers.backend import use
@@ -68,11 +72,13 @@ def run(
     *,
     quick: bool = False,
     progress: Callable[[list[Case]], Iterable[Case]] | None = None,
+    jobs: int = 1,
 ) -> Certificate:
     """Verify the named ops and layers, by default all.
 
     backend: 'numpy' checks the reference and the CPU bodies; 'emulated' and 'cupy' check the kernels there besides.
-    quick: float32 alone, and without the large cases. progress: wraps the list of cases, as tqdm does.
+    quick: float32 alone, and without the large cases. progress: wraps the list of cases, as tqdm does. jobs: processes
+    that share the cases out; the rows and their order do not depend on it.
 
     Raises UnknownName for a name that has no cases, `gpulayers.cuda.GPUUnavailable` where the backend cannot be used.
     """
@@ -80,9 +86,39 @@ def run(
     machine = describe(backend)
     start = time.perf_counter()
     rows = []
-    for case in cases if progress is None else progress(cases):
-        rows.extend(check(case, backend, quick))
+    found = (check(case, backend, quick) for case in cases) if jobs == 1 else in_processes(jobs, backend, names, quick)
+    for _, its in zip(cases if progress is None else progress(cases), found, strict=True):
+        rows.extend(its)
     return Certificate(backend, quick, machine, rows, time.perf_counter() - start)
+
+
+def in_processes(jobs: int, backend: str, names: Sequence[str], quick: bool) -> Iterator[list[Row]]:
+    """What `check` gives of each case, in order. Neighbours of one op go together: its kernel is compiled once."""
+    subjects = [case.subject for case in collect(names, quick)]
+    starts = [i for i, subject in enumerate(subjects) if i == 0 or subject != subjects[i - 1]]
+    groups = [range(*bounds) for bounds in pairwise([*starts, len(subjects)])]
+    # spawned, not forked: BLAS has threads. Each makes the cases anew, for a function cannot be sent
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), prepare_process, (backend, tuple(names), quick))
+    try:
+        for rows_of_group in pool.map(check_group, groups):
+            yield from rows_of_group
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+_process: tuple[str, bool, list[Case]]  # of a process that checks a share: backend, quick, all cases
+
+
+def prepare_process(backend: str, names: tuple[str, ...], quick: bool) -> None:
+    global _process
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C, which all processes get, is the first one's to tell
+    threadpool_limits(1)
+    _process = backend, quick, collect(names, quick)
+
+
+def check_group(group: range) -> list[list[Row]]:
+    backend, quick, cases = _process
+    return [check(cases[i], backend, quick) for i in group]
 
 
 def check(case: Case, backend: str, quick: bool = False) -> list[Row]:
