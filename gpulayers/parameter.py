@@ -56,8 +56,8 @@ class Parameter:
     data: the values. grad: same shape and dtype, the sum of all contributions since `zero_grad`.
     trainable: False freezes it: contributions are dropped and optimizers pass it over.
 
-    later: None; or a list of what `contribute_later` was given. `training/threads.py` sets it, and adds what is in it
-    when the passes of all threads are through: of a table, a gradient for each thread would take much memory.
+    deferred: None; or a list of what `contribute_deferred` was given. `training/threads.py` sets it, and adds what is
+    in it when the passes of all threads are through: of a table, a gradient for each thread would take much memory.
 
     `zero_grad` only marks the gradient as zero. The first contribution then overwrites the old values instead of
     being added to a cleared array, which saves a pass over the memory; reading `grad` clears it if none has come.
@@ -77,7 +77,7 @@ class Parameter:
         self.data = data
         self.trainable = trainable
         self.flat: Flat | None = None
-        self.later: list[Contribution] | None = None
+        self.deferred: list[Contribution] | None = None
         self._grad: Array = None
         self._grad_is_zero = True
         self._master: Array = None
@@ -142,20 +142,20 @@ class Parameter:
         try:
             contribution.add(grad, is_zero)
         except BaseException:
-            self.zero_grad()  # what nobody has written must not pass for a gradient
+            self._grad_is_zero = is_zero  # what nobody has written must not pass for a gradient
             raise
 
-    def contribute_later(self, contribution: "Contribution") -> None:
-        """The same, where the arrays of the contribution may be kept until the whole pass is through."""
-        if self.later is None:
+    def contribute_deferred(self, contribution: "Contribution") -> None:
+        """The same, at once or when the pass of all threads is through: until then its arrays must not be written."""
+        if self.deferred is None:
             self.contribute(contribution)
         elif self.trainable:
-            self.later.append(contribution)
+            self.deferred.append(contribution)
 
     def zero_grad(self) -> None:
         self._grad_is_zero = True
-        if self.later:
-            self.later.clear()
+        if self.deferred:
+            self.deferred.clear()
 
     def move(self, device: str | None = None, dtype: DTypeLike | None = None) -> None:
         """To another device or floating type, in place, so that ties stay tied. The gradient starts at zero."""

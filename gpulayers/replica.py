@@ -48,8 +48,8 @@ class SharedFlat(Flat):
     """The flat memory of a replica: data and master are the model's.
 
     The gradients are not flat. Each is an array of its own from the pool, made by its first contribution and given back
-    by `zero_grad`: in a backward pass it takes the place of what forward had kept and backward needs no more, so that a
-    replica costs hardly any memory.
+    by `zero_grad` of this object: in a backward pass it takes the place of what forward had kept and backward needs no
+    more, so that a replica costs hardly any memory.
     """
 
     def __init__(self, flat: Flat, copies: dict[int, Any]) -> None:
@@ -82,6 +82,13 @@ class SharedFlat(Flat):
         super().zero_grad()
         for segment in self.segments:
             segment.parameter._grad = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Flat:
+        clone = super().__deepcopy__(memo)
+        for its, own in zip(clone.segments, self.segments, strict=True):
+            if not own.parameter._grad_is_zero:
+                its.parameter.add_grad(own.parameter.grad)
+        return clone
 
     def move(self, device: str | None = None, dtype: DTypeLike | None = None) -> NoReturn:
         raise RuntimeError("a replica cannot be moved: move the model, then make its replicas anew")

@@ -1,5 +1,6 @@
 import gc
 import weakref
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -133,3 +134,13 @@ def test_a_frozen_parameter_is_frozen_in_the_replica():
     model = gpt()
     model.wte.weight.trainable = False
     assert not replica(model).wte.weight.trainable
+
+
+def test_a_copy_of_a_replica_has_its_gradients(rng):
+    one = replica(gpt())
+    logits, saved = one.forward(rng.integers(0, 11, (2, 8)), train=Train())
+    one.backward(np.ones_like(logits), saved)
+    for own, its in zip(one.parameters(), deepcopy(one).parameters(), strict=True):
+        assert own.grad.any()
+        assert np.array_equal(own.grad, its.grad)
+        assert not np.shares_memory(own.grad, its.grad)

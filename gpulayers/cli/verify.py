@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from gpulayers.cli.arguments import Parser, UsageError, add_options, given
 from gpulayers.storage import FileError, write_atomically
+from gpulayers.training.config import available_cores
 from gpulayers.training.options import option
 from gpulayers.verify import UnknownName, summary, table, to_json
 from gpulayers.verify import run as run_cases
@@ -62,7 +63,7 @@ def run(namespace: argparse.Namespace) -> int:
     if options.json is not None:
         check_writable(options.json)
     try:
-        jobs = options.jobs or (1 if namespace.names or options.backend == "cupy" else os.cpu_count() or 1)
+        jobs = options.jobs or (1 if namespace.names or options.backend == "cupy" else available_cores())
         certificate = run_cases(options.backend, namespace.names, quick=options.quick, progress=bar, jobs=jobs)
     except UnknownName as error:
         raise UsageError(str(error)) from error

@@ -22,7 +22,7 @@ from gpulayers.layers.activation import (
 from gpulayers.layers.dropout import Dropout
 from gpulayers.layers.gelu import GELU
 from gpulayers.layers.glu import GEGLU, GLU, SwiGLU
-from gpulayers.layers.layer import Layer, check_choice, check_sizes, floating_like, last_axis
+from gpulayers.layers.layer import Layer, Once, check_choice, check_sizes, floating_like, last_axis
 from gpulayers.layers.leaky_relu import LeakyReLU
 from gpulayers.layers.linear import Linear
 from gpulayers.layers.relu import ReLU
@@ -60,11 +60,11 @@ ACTIVATIONS: dict[str, Callable[[], Layer]] = {
 
 
 class Saved(NamedTuple):
-    """What the three parts keep, in the order of forward."""
+    """What the parts keep, in the order of forward."""
 
     up: Any
     activation: Any
-    down: Any
+    down: Once  # alone in a list: backward takes it out and writes over it
     dropout: Any
 
 
@@ -128,7 +128,7 @@ class FeedForward(Layer):
             h, saved_activation = self.activation.forward(h, train)
         y, saved_down = self.down.forward(h, train)
         y, saved_dropout = self.dropout.forward(y, train)
-        return y, Saved(saved_up, saved_activation, saved_down, saved_dropout)
+        return y, Saved(saved_up, saved_activation, Once([saved_down]), saved_dropout)
 
     def without_input(self, saved: Saved) -> Saved:
         """`saved` without x, for a caller who can make x again and hands it to `backward`."""
@@ -137,11 +137,14 @@ class FeedForward(Layer):
     def backward(self, dy: Array, saved: Saved, x: Array = None) -> Array:
         """x: the input, where `without_input` has taken it out of saved."""
         dy = self.dropout.backward(dy, saved.dropout)
+        saved_down = saved.down.pop()
         if isinstance(self.activation, GELU):
-            dh = self.down.backward(dy, saved.down, out=as_rows(saved.down))  # over h, which nobody else has kept
+            # over h, which only `down` has kept
+            over = {"out": as_rows(saved_down)} if type(self.down) is Linear else {}
+            dh = self.down.backward(dy, saved_down, **over)
             dh *= saved.activation  # the derivative
         else:
-            dh = self.down.backward(dy, saved.down)
+            dh = self.down.backward(dy, saved_down)
             dh = self.activation.backward(dh, saved.activation)
         return self.up.backward(dh, saved.up if x is None else x)
 

@@ -67,7 +67,8 @@ def scaled_dot_product_attention(
     scale: 1 / sqrt(d) by default. softcap: cap tanh(scores / cap) stands for the scaled scores (Gemma 2).
     enable_gqa: K may be less than H, of which it is a divisor: H / K query heads share one key and value head.
     dropout_p: probability to drop a weight, in training: `train` is given. Without it nothing is dropped.
-    saved: views of the inputs, y and the weights (B, H, T, S); for one backward pass.
+    saved: views of the inputs, y and the weights (B, H, T, S), unless they are so many that backward makes them again;
+    for one backward pass.
 
     Raises TypeError or ValueError, one sentence, for other shapes, dtypes and options, and for `attn_mask`.
     """

@@ -10,7 +10,7 @@ Sources: Vaswani et al., Attention is all you need, 2017, section 3.1 (post-norm
 in the transformer architecture, 2020 (pre-norm).
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,12 +18,13 @@ from gpulayers.backend import Array
 from gpulayers.layers.attention import MultiHeadAttention
 from gpulayers.layers.dropout import Dropout
 from gpulayers.layers.feedforward import FeedForward
+from gpulayers.layers.layer import Layer
 from gpulayers.layers.layernorm import LayerNorm
 from gpulayers.ops.op import BLOCK
 from gpulayers.step import Train
 
 
-def makes_norms_again(x: Array) -> bool:
+def recomputes_norms(x: Array) -> bool:
     """Whether a pre-norm block keeps no output of its norms, but makes them again in backward, from their input.
 
     In host memory: two of the 18 arrays like x that a block keeps are then left. It takes 0.7 % of a step's time where
@@ -31,6 +32,26 @@ def makes_norms_again(x: Array) -> bool:
     where x is so small that calls are all that it costs. A GPU would wait for memory, which is what a norm costs there.
     """
     return type(x) is np.ndarray and x.shape[-1] >= 256 and x.size >= BLOCK
+
+
+class WithoutInput(NamedTuple):
+    """What a sub-layer saved, but for its input, which the norm before it makes again."""
+
+    saved: Any
+
+
+def without_input(norm: Layer, layer: Layer, saved: Any, x: Array) -> Any:
+    """What a pre-norm block keeps of a sub-layer that has run on norm(x). Layers of one's own keep all."""
+    if isinstance(norm, LayerNorm) and isinstance(layer, MultiHeadAttention | FeedForward) and recomputes_norms(x):
+        return WithoutInput(layer.without_input(saved))
+    return saved
+
+
+def sublayer_backward(norm: Layer, saved_norm: Any, layer: Layer, dy: Array, saved: Any) -> Any:
+    """The gradients of its inputs. saved: from `without_input`."""
+    if isinstance(saved, WithoutInput):
+        return layer.backward(dy, saved.saved, x=norm(saved_norm.x))
+    return layer.backward(dy, saved)
 
 
 class Sublayers:
@@ -45,7 +66,7 @@ class Sublayers:
     def _forward(
         self,
         norm: LayerNorm,
-        layer: MultiHeadAttention | FeedForward,
+        layer: Layer,
         x: Array,
         *others: Array,
         train: Train | None,
@@ -55,11 +76,8 @@ class Sublayers:
         if self.norm_first:
             h, s = norm.forward(h)
             saved.append(s)
-        forward: Any = layer.forward
-        h, s = forward(h, *others, train=train, **options)
-        if self.norm_first and makes_norms_again(x):
-            s = layer.without_input(s)
-        saved.append(s)
+        h, s = layer.forward(h, *others, train=train, **options)
+        saved.append(without_input(norm, layer, s, x) if self.norm_first else s)
         h, s = self.dropout.forward(h, train)
         saved.append(s)
         if self.norm_first:
@@ -69,14 +87,12 @@ class Sublayers:
             saved.append(s)
         return h, saved
 
-    def _backward(
-        self, norm: LayerNorm, layer: MultiHeadAttention | FeedForward, dy: Array, saved: list[Any]
-    ) -> tuple[Array, ...]:
+    def _backward(self, norm: LayerNorm, layer: Layer, dy: Array, saved: list[Any]) -> tuple[Array, ...]:
         """dx, and the gradients of the layer's other inputs."""
         dsum = dy if self.norm_first else norm.backward(dy, saved.pop())
         dh = self.dropout.backward(dsum, saved.pop())
-        again = self.norm_first and makes_norms_again(dy)
-        dx = layer.backward(dh, saved.pop(), x=norm(saved[-1].x) if again else None)
+        saved_layer = saved.pop()
+        dx = sublayer_backward(norm, saved[-1] if self.norm_first else None, layer, dh, saved_layer)
         dx, *others = dx if isinstance(dx, tuple) else (dx,)
         if self.norm_first:
             dx = norm.backward(dx, saved.pop(), residual=dsum)
@@ -84,9 +100,7 @@ class Sublayers:
             dx += dsum
         return dx, *others
 
-    def _evaluate(
-        self, norm: LayerNorm, layer: MultiHeadAttention | FeedForward, x: Array, *others: Array, **options: Any
-    ) -> Array:
+    def _evaluate(self, norm: LayerNorm, layer: Layer, x: Array, *others: Array, **options: Any) -> Array:
         return self._join(norm, x, layer(self._entry(norm, x), *others, **options))
 
     def _entry(self, norm: LayerNorm, x: Array) -> Array:

@@ -34,5 +34,5 @@ class TiedLinear(Layer):
         gradient_of(dy, (*x.shape[:-1], len(self.weight.data)), "TiedLinear")
         dy_rows = as_rows(dy)
         dx = matmul(dy_rows, self.weight.data).reshape(x.shape)  # dx = dy W, first: it refuses a dy of another dtype
-        self.weight.contribute_later(Product(dy_rows.T, as_rows(x)))  # dW += dy' x
+        self.weight.contribute_deferred(Product(dy_rows.T, as_rows(x)))  # dW += dy' x
         return dx

@@ -43,7 +43,7 @@ from gpulayers.layers.layer import Layer, Once, check_choice, check_flags, check
 from gpulayers.layers.layernorm import LayerNorm
 from gpulayers.layers.linear import Linear
 from gpulayers.layers.positions import LearnedPositions
-from gpulayers.layers.sublayers import makes_norms_again
+from gpulayers.layers.sublayers import sublayer_backward, without_input
 from gpulayers.layers.tied_linear import TiedLinear
 from gpulayers.models.load_model import load_model
 from gpulayers.ops.embedding import check_integers
@@ -123,18 +123,18 @@ class Block(Layer):
         x, f, saved_ln_2 = self.ln_2.forward_sum(x, a)
         f, saved_feedforward = self.feedforward.forward(f, train)
         f += x  # a projection's output: nobody else keeps it
-        if makes_norms_again(x):
-            saved_attention = self.attention.without_input(saved_attention)
-            saved_feedforward = self.feedforward.without_input(saved_feedforward)
+        saved_attention = without_input(self.ln_1, self.attention, saved_attention, x)
+        saved_feedforward = without_input(self.ln_2, self.feedforward, saved_feedforward, x)
         return f, Once([saved_ln_1, saved_attention, saved_dropout, saved_ln_2, saved_feedforward])
 
     def backward(self, dy: Array, saved: list[Any]) -> Array:
-        again = makes_norms_again(dy)
-        df = self.feedforward.backward(dy, saved.pop(), x=self.ln_2(saved[-1].x) if again else None)
-        dx = self.ln_2.backward(df, saved.pop(), residual=dy)
+        saved_feedforward, saved_ln_2 = saved.pop(), saved.pop()
+        df = sublayer_backward(self.ln_2, saved_ln_2, self.feedforward, dy, saved_feedforward)
+        dx = self.ln_2.backward(df, saved_ln_2, residual=dy)
         da = self.dropout.backward(dx, saved.pop())
-        da = self.attention.backward(da, saved.pop(), x=self.ln_1(saved[-1].x) if again else None)
-        return self.ln_1.backward(da, saved.pop(), residual=dx)
+        saved_attention, saved_ln_1 = saved.pop(), saved.pop()
+        da = sublayer_backward(self.ln_1, saved_ln_1, self.attention, da, saved_attention)
+        return self.ln_1.backward(da, saved_ln_1, residual=dx)
 
     def __call__(self, x: Array) -> Array:
         a = self.attention(self.ln_1(x), causal=True)

@@ -190,7 +190,7 @@ def _samples(B: int, H: int, T: int, S: int) -> Iterator[slice]:
 
 
 class _Mask:
-    """What masks hide, as a bias: -inf where a score is hidden, 0 elsewhere."""
+    """What masks hide, as a bias: -inf where a score is hidden, 0 elsewhere. `bias`: the last one that was made."""
 
     def __init__(self, hide: Array, causal: bool, T: int, S: int) -> None:
         """hide: broadcastable to (B, H, T, S), or None."""
@@ -390,9 +390,9 @@ def _backward_cpu(
             q_rows, k_rows = q_n[:, heads, :, rows] * scale, k_n[:, heads, :, :seen]
             if w is None:
                 block = empty((*q_rows.shape[:-1], seen), q.dtype, like=q)
-                again = np.empty(q_rows.shape[:-1], q.dtype)  # the inverse, as it was
+                same_inverse = np.empty(q_rows.shape[:-1], q.dtype)
                 with np.errstate(all="ignore"):
-                    _exp_scores(q_rows, k_rows, _part(bias, heads, rows, seen), block, again, softcap)
+                    _exp_scores(q_rows, k_rows, _part(bias, heads, rows, seen), block, same_inverse, softcap)
             else:
                 block = w[:, heads, :, rows, :seen]
             g = dout_n[:, heads, :, rows] * inv[:, heads, :, rows]  # so that w can stay unscaled

@@ -68,10 +68,10 @@ embedding = Op("embedding", reference=_forward_reference, cpu=_forward_cpu, cuda
 
 def embedding_backward(dy: Array, ids: Array, *, add_to: Parameter, padding_idx: int | None = None) -> None:
     """add_to.grad[ids[i]] += dy[i] for every i with ids[i] != padding_idx. dy: (rows, D). ids: (rows,), checked."""
-    add_to.contribute_later(LookedUp(dy, ids, padding_idx))
+    add_to.contribute_deferred(EmbeddingGradient(dy, ids, padding_idx))
 
 
-class LookedUp(NamedTuple):
+class EmbeddingGradient(NamedTuple):
     """The rows dy of the ids as a contribution to a table's gradient, see `embedding_backward`."""
 
     dy: Array

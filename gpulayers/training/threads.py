@@ -4,12 +4,11 @@
         train_step(model, optimizer, parts, seed, k, threads=threads)
 
 Every part is cut into as many pieces as there are threads. The calling thread takes the first on the model itself, the
-others take theirs on replicas, and the gradients are added in the order of the pieces; those of tables (token
-embeddings, a tied head) are worked out only then, by all threads together, since a table of each thread's own would be
-as large as the model's. So the numbers do not depend on
-who is ready first: they are those of `--accumulate` with as many parts on one thread, bit for bit where each parameter
-has one contribution a pass. One that is used twice, a tied table say, is summed in another order and differs in
-rounding: there ((a1 + a2) + b1) + b2, here (a1 + a2) + (b1 + b2).
+others take theirs on replicas, and the gradients are added in the order of the pieces. Those of tables (`Embedding`, a
+tied head) are worked out only then, by all threads together: for each thread to have its own would take as much memory
+as the table. So the numbers do not depend on who is ready first. They are those of `--accumulate` with as many parts on
+one thread: bit for bit, but for tables, whose products are made by stretches of rows, and which sum the parts of the
+head before those of the look-up.
 
 A thread that runs NumPy holds Python's lock between its calls, not in them, so the threads are in each other's way only
 where the calls are short. BLAS's own threads share out the products alone, meet at the end of each, and spin while they
@@ -68,13 +67,14 @@ class Threads:
 
         Afterwards the model has the gradients, and the queues of its buffers, of all pieces. An exception of `work` is
         raised once the pieces that had begun are through, that of the first piece if there are several; nothing is
-        left of the step then.
+        left of the step then. What `work` gives to the backward pass of a table, and what its forward pass saved, is
+        looked at until all pieces of a part are through, and must not be written before.
         """
         self._follow()
         found: list[T] = []
         most = 1
         try:
-            with self._blas.limit(limits=1), self._waiting():
+            with self._blas.limit(limits=1), self._deferring():
                 for part in parts:
                     pieces = cut(part, len(self._models))
                     found += self._side_by_side(work, pieces)
@@ -82,23 +82,23 @@ class Threads:
                     self._add_to_tables()
                 self._add_gradients(most)
         except BaseException:
-            for model in self._models:
-                model.zero_grad()
+            for flat in self._flats:
+                flat.zero_grad()
             raise
         return found
 
     @contextmanager
-    def _waiting(self) -> Iterator[None]:
-        """Inside, what `contribute_later` gets waits for `_add_to_tables`."""
+    def _deferring(self) -> Iterator[None]:
+        """Inside, what `contribute_deferred` is given waits for `_add_to_tables`."""
         try:
             for flat in self._flats:
                 for segment in flat.segments:
-                    segment.parameter.later = []
+                    segment.parameter.deferred = []
             yield
         finally:
             for flat in self._flats:
                 for segment in flat.segments:
-                    segment.parameter.later = None
+                    segment.parameter.deferred = None
 
     def _side_by_side(self, work: Callable[[Any, Part], T], pieces: list[Part]) -> list[T]:
         pairs = list(zip(self._models, pieces, strict=False))
@@ -123,7 +123,7 @@ class Threads:
         for same in zip(*(flat.segments for flat in self._flats), strict=True):
             own, found = same[0].parameter, []
             for segment in same:
-                waiting = segment.parameter.later or []
+                waiting = segment.parameter.deferred or []
                 found += waiting
                 waiting.clear()
             products = [one for one in found if isinstance(one, Product)]
@@ -140,7 +140,7 @@ class Threads:
             for i, one in enumerate(products):
                 one.rows(rows).add(grad[rows], is_zero and i == 0)
 
-        self._share(add, list(row_blocks(len(grad), grad.shape[1], PIECE)))
+        self._on_all_threads(add, list(row_blocks(len(grad), grad.shape[1], PIECE)))
 
     def _add_gradients(self, count: int) -> None:
         """Those of the first `count` models into the model's, one model after the other."""
@@ -149,10 +149,10 @@ class Threads:
             np.add(*sums, out=sums[0])
 
         for flat in self._replicas[: count - 1]:
-            self._share(add, list(flat.sums(PIECE)))
+            self._on_all_threads(add, list(flat.sums(PIECE)))
             flat.zero_grad()
 
-    def _share(self, work: Callable[[Any], None], todo: list[Any]) -> None:
+    def _on_all_threads(self, work: Callable[[Any], None], todo: list[Any]) -> None:
         """work(x) for each x of `todo`, in any order: each thread takes its share."""
 
         def run(share: list[Any]) -> None:

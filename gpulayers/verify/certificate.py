@@ -78,7 +78,8 @@ def run(
 
     backend: 'numpy' checks the reference and the CPU bodies; 'emulated' and 'cupy' check the kernels there besides.
     quick: float32 alone, and without the large cases. progress: wraps the list of cases, as tqdm does. jobs: processes
-    that share the cases out; the rows and their order do not depend on it.
+    that share the cases out, with one BLAS thread each; the order of the rows does not depend on it. They are started
+    anew: a script that asks for more than one needs its `if __name__ == "__main__":`.
 
     Raises UnknownName for a name that has no cases, `gpulayers.cuda.GPUUnavailable` where the backend cannot be used.
     """
@@ -86,18 +87,25 @@ def run(
     machine = describe(backend)
     start = time.perf_counter()
     rows = []
-    found = (check(case, backend, quick) for case in cases) if jobs == 1 else in_processes(jobs, backend, names, quick)
+    found = (
+        (check(case, backend, quick) for case in cases)
+        if jobs == 1
+        else in_processes(jobs, cases, backend, names, quick)
+    )
     for _, its in zip(cases if progress is None else progress(cases), found, strict=True):
         rows.extend(its)
     return Certificate(backend, quick, machine, rows, time.perf_counter() - start)
 
 
-def in_processes(jobs: int, backend: str, names: Sequence[str], quick: bool) -> Iterator[list[Row]]:
+def in_processes(
+    jobs: int, cases: Sequence[Case], backend: str, names: Sequence[str], quick: bool
+) -> Iterator[list[Row]]:
     """What `check` gives of each case, in order. Neighbours of one op go together: its kernel is compiled once."""
-    subjects = [case.subject for case in collect(names, quick)]
+    subjects = [case.subject for case in cases]
     starts = [i for i, subject in enumerate(subjects) if i == 0 or subject != subjects[i - 1]]
     groups = [range(*bounds) for bounds in pairwise([*starts, len(subjects)])]
     # spawned, not forked: BLAS has threads. Each makes the cases anew, for a function cannot be sent
+    jobs = min(jobs, len(groups), MOST_PROCESSES)
     pool = ProcessPoolExecutor(jobs, get_context("spawn"), prepare_process, (backend, tuple(names), quick))
     try:
         for rows_of_group in pool.map(check_group, groups):
@@ -106,6 +114,7 @@ def in_processes(jobs: int, backend: str, names: Sequence[str], quick: bool) -> 
         pool.shutdown(cancel_futures=True)
 
 
+MOST_PROCESSES = 61  # that Windows lets one process wait for
 _process: tuple[str, bool, list[Case]]  # of a process that checks a share: backend, quick, all cases
 
 

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from devices import Exact, check_kernel, in_storage, on_devices
+from devices import STORAGE, Exact, check_kernel, in_storage, on_devices
 
 import gpulayers as gl
 from gpulayers.ops.layernorm import add_layernorm, layernorm, layernorm_backward
@@ -134,3 +134,13 @@ def test_a_nan_is_not_hidden(device, rng):
     assert np.isnan(y[1]).all()
     assert np.isnan(mean).tolist() == np.isnan(rstd).tolist() == [False, True, False]
     assert np.isfinite(y[::2]).all()
+
+
+@on_devices
+@in_storage
+def test_a_mean_near_0_keeps_its_digits(device, storage, rng):
+    """Values whose sum is exact: then the mean is, too. What is left of x - mean is rounding, and must not be added."""
+    x = (np.round(8 * rng.normal(0, 3, (3, 1023))) / 8).astype(STORAGE[storage])
+    _, mean, _ = layernorm.cuda(gl.to_device(x, device), None, None, 1e-5)
+    exact = x.astype(np.float64).mean(axis=1)
+    assert np.abs(mean.get() - exact).max() <= 1e-7 * np.abs(exact).max()

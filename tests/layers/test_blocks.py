@@ -5,13 +5,14 @@ import pytest
 from contract import check_layer
 from tolerances import assert_close
 
+import gpulayers as gl
 from gpulayers.gradcheck import gradcheck
 from gpulayers.layers import sublayers
 from gpulayers.layers.decoder_block import DecoderBlock
 from gpulayers.layers.encoder_block import EncoderBlock
 from gpulayers.layers.layernorm import LayerNorm
+from gpulayers.layers.recompute import Recompute
 from gpulayers.masks import padding_mask
-from gpulayers.models import gpt
 from gpulayers.models.gpt import Block, GPTConfig
 from gpulayers.step import Train
 from gpulayers.verify.tolerances import LAYER
@@ -157,8 +158,7 @@ def test_norms_that_are_made_again_change_no_bit(make, rng, monkeypatch):
     inputs = [rng.standard_normal((3, 8, 16), np.float32) for _ in range(1 + isinstance(layer, DecoderBlock))]
 
     def run(again):
-        for module in (sublayers, gpt):
-            monkeypatch.setattr(module, "makes_norms_again", lambda x: again)
+        monkeypatch.setattr(sublayers, "recomputes_norms", lambda x: again)
         layer.zero_grad()
         y, saved = layer.forward(*inputs, train=Train(1))
         held = {id(a): a.nbytes for a in arrays(saved)}
@@ -170,6 +170,33 @@ def test_norms_that_are_made_again_change_no_bit(make, rng, monkeypatch):
     norms = sum(isinstance(one, LayerNorm) for _, one in layer.named_layers())
     left = norms * inputs[0].nbytes if getattr(layer, "norm_first", True) else 0
     assert sum(kept[1].values()) - sum(made[1].values()) == left
+
+
+@pytest.mark.parametrize(("dim", "rows", "again"), [(256, 256, True), (256, 255, False), (248, 512, False)])
+def test_which_blocks_make_norms_again(dim, rows, again, rng):
+    layer = EncoderBlock(dim, 2, rng=0)
+    y, saved = layer.forward(rng.standard_normal((1, rows, dim), np.float32))
+    assert all(isinstance(part[1], sublayers.WithoutInput) == again for part in saved)
+    assert not sublayers.recomputes_norms(gl.to_device(y, "emulated"))
+    layer.backward(y.view(Other), saved)  # what backward is given does not decide it
+
+
+class Other(np.ndarray):
+    """Not exactly an ndarray, as a memmap is not."""
+
+
+@pytest.mark.parametrize("name", ["attention", "feedforward"])
+def test_a_sub_layer_may_be_replaced(name, rng, monkeypatch):
+    """By a layer that keeps what it likes and whose backward takes dy and saved alone."""
+    monkeypatch.setattr(sublayers, "recomputes_norms", lambda x: True)
+    plain, changed = EncoderBlock(16, 2, rng=0), EncoderBlock(16, 2, rng=0)
+    setattr(changed, name, Recompute(getattr(changed, name)))
+    x = rng.standard_normal((2, 8, 16), np.float32)
+    found = []
+    for layer in (plain, changed):
+        y, saved = layer.forward(x)
+        found.append(layer.backward(y, saved))
+    assert np.array_equal(*found)
 
 
 def arrays(saved):

@@ -4,6 +4,7 @@ from contract import check_layer
 
 from gpulayers import initialize
 from gpulayers.layers.feedforward import ACTIVATIONS, FeedForward
+from gpulayers.layers.layer import Layer
 from gpulayers.step import Train
 
 every = pytest.mark.parametrize("activation", list(ACTIVATIONS))
@@ -85,3 +86,39 @@ def test_errors_are_one_sentence():
         FeedForward(3)(np.zeros((2, 3)))
     with pytest.raises(ValueError, match=r"p must be in 0\.\.1, got 2"):
         FeedForward(3, dropout=2)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu", "swiglu"])
+def test_what_is_saved_is_good_for_one_backward_pass(activation, rng):
+    layer, x = FeedForward(4, activation=activation, rng=0), rng.standard_normal((3, 4), np.float32)
+    y, saved = layer.forward(x)
+    h = saved.down[0]
+    dh_over_h = activation == "gelu"
+    before = h.copy()
+    layer.backward(y, saved)
+    assert np.array_equal(h, before) != dh_over_h  # the gradient of h takes its place: nobody else has it
+    with pytest.raises(ValueError, match="good for one backward pass"):
+        layer.backward(y, saved)
+
+
+def test_a_projection_of_ones_own(rng):
+    """It keeps what it likes and its backward takes dy and saved alone."""
+
+    class Wrapped(Layer):
+        def __init__(self, layer):
+            self.layer = layer
+
+        def forward(self, x, train=None):
+            y, saved = self.layer.forward(x)
+            return y, (saved, "more")
+
+        def backward(self, dy, saved):
+            return self.layer.backward(dy, saved[0])
+
+    plain, changed = FeedForward(4, rng=0), FeedForward(4, rng=0)
+    changed.down = Wrapped(changed.down)
+    x, found = rng.standard_normal((3, 4), np.float32), []
+    for layer in (plain, changed):
+        y, saved = layer.forward(x)
+        found.append(layer.backward(y, saved))
+    assert np.array_equal(*found)

@@ -53,3 +53,16 @@ def test_the_gradient_may_be_written_over_the_input(rng):
     assert np.shares_memory(over, x)
     assert np.array_equal(over, dx)
     assert np.array_equal(layer.weight.grad, weight)
+
+
+def test_a_refused_gradient_leaves_the_one_that_was_there(rng):
+    layer, x, dy = Linear(5, 3, rng=0), rng.standard_normal((4, 5), np.float32), np.ones((4, 3), np.float32)
+    layer.backward(dy, x)
+    before = [p.grad.copy() for p in layer.parameters()]
+    with pytest.raises(TypeError):
+        layer.backward(dy.astype(np.float64), x)
+    assert all(np.array_equal(p.grad, was) for p, was in zip(layer.parameters(), before, strict=True))
+    layer.zero_grad()
+    with pytest.raises(TypeError):
+        layer.backward(dy.astype(np.float64), x)
+    assert not any(p.grad.any() for p in layer.parameters())

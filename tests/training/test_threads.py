@@ -100,7 +100,8 @@ def test_a_table_is_summed_on_all_threads_and_no_replica_has_one(rng, monkeypatc
         model.zero_grad()
         with pytest.raises(ZeroDivisionError):
             threads.map(lambda one, part: work(one, part) or 1 / 0, [Part(0, (data[0],), data[1])])
-        assert all(p.later is None for p in model.parameters())
+        assert all(p.deferred is None for p in model.parameters())
+        assert all(p._grad is None for flat in threads._replicas for _, p, *_ in flat.segments)
         assert not any(p.grad.any() for p in model.parameters())
         model.zero_grad()
         model.wte.weight.trainable = False
