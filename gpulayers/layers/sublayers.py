@@ -31,7 +31,7 @@ def recomputes_norms(x: Array) -> bool:
     rows have 256 numbers, and more the shorter they are, beside products that grow with their square: 2 % at 128, 3 %
     where x is so small that calls are all that it costs. A GPU would wait for memory, which is what a norm costs there.
     """
-    return type(x) is np.ndarray and x.shape[-1] >= 256 and x.size >= BLOCK
+    return type(x) is np.ndarray and x.shape[-1] >= 128 and x.size >= BLOCK
 
 
 class WithoutInput(NamedTuple):
@@ -47,11 +47,13 @@ def without_input(norm: Layer, layer: Layer, saved: Any, x: Array) -> Any:
     return saved
 
 
-def sublayer_backward(norm: Layer, saved_norm: Any, layer: Layer, dy: Array, saved: Any) -> Any:
-    """The gradients of its inputs. saved: from `without_input`."""
-    if isinstance(saved, WithoutInput):
-        return layer.backward(dy, saved.saved, x=norm(saved_norm.x))
-    return layer.backward(dy, saved)
+def sublayer_backward(norm: Layer, layer: Layer, dy: Array, saved: list[Any]) -> Any:
+    """The gradients of the layer's inputs. saved ends in what norm and layer saved. The latter is taken out, so that its
+    memory is free when this returns."""
+    its = saved.pop()
+    if isinstance(its, WithoutInput):
+        return layer.backward(dy, its.saved, x=norm(saved[-1].x))
+    return layer.backward(dy, its)
 
 
 class Sublayers:
@@ -91,8 +93,7 @@ class Sublayers:
         """dx, and the gradients of the layer's other inputs."""
         dsum = dy if self.norm_first else norm.backward(dy, saved.pop())
         dh = self.dropout.backward(dsum, saved.pop())
-        saved_layer = saved.pop()
-        dx = sublayer_backward(norm, saved[-1] if self.norm_first else None, layer, dh, saved_layer)
+        dx = sublayer_backward(norm, layer, dh, saved)
         dx, *others = dx if isinstance(dx, tuple) else (dx,)
         if self.norm_first:
             dx = norm.backward(dx, saved.pop(), residual=dsum)

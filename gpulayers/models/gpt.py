@@ -128,13 +128,10 @@ class Block(Layer):
         return f, Once([saved_ln_1, saved_attention, saved_dropout, saved_ln_2, saved_feedforward])
 
     def backward(self, dy: Array, saved: list[Any]) -> Array:
-        saved_feedforward, saved_ln_2 = saved.pop(), saved.pop()
-        df = sublayer_backward(self.ln_2, saved_ln_2, self.feedforward, dy, saved_feedforward)
-        dx = self.ln_2.backward(df, saved_ln_2, residual=dy)
+        # a gradient of a sub-layer's input is of no use after its norm: it has no name that would keep it
+        dx = self.ln_2.backward(sublayer_backward(self.ln_2, self.feedforward, dy, saved), saved.pop(), residual=dy)
         da = self.dropout.backward(dx, saved.pop())
-        saved_attention, saved_ln_1 = saved.pop(), saved.pop()
-        da = sublayer_backward(self.ln_1, saved_ln_1, self.attention, da, saved_attention)
-        return self.ln_1.backward(da, saved_ln_1, residual=dx)
+        return self.ln_1.backward(sublayer_backward(self.ln_1, self.attention, da, saved), saved.pop(), residual=dx)
 
     def __call__(self, x: Array) -> Array:
         a = self.attention(self.ln_1(x), causal=True)
