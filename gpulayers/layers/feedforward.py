@@ -63,8 +63,7 @@ class Saved(NamedTuple):
     """What the parts keep, in the order of forward."""
 
     up: Any
-    activation: Any
-    down: Once  # alone in a list: backward takes it out and writes over it
+    hidden: Once  # of the activation, of down: backward takes them out, writes over the one and lets the other go
     dropout: Any
 
 
@@ -128,7 +127,7 @@ class FeedForward(Layer):
             h, saved_activation = self.activation.forward(h, train)
         y, saved_down = self.down.forward(h, train)
         y, saved_dropout = self.dropout.forward(y, train)
-        return y, Saved(saved_up, saved_activation, Once([saved_down]), saved_dropout)
+        return y, Saved(saved_up, Once([saved_activation, saved_down]), saved_dropout)
 
     def without_input(self, saved: Saved) -> Saved:
         """`saved` without x, for a caller who can make x again and hands it to `backward`."""
@@ -137,15 +136,15 @@ class FeedForward(Layer):
     def backward(self, dy: Array, saved: Saved, x: Array = None) -> Array:
         """x: the input, where `without_input` has taken it out of saved."""
         dy = self.dropout.backward(dy, saved.dropout)
-        saved_down = saved.down.pop()
+        saved_down = saved.hidden.pop()
         if isinstance(self.activation, GELU):
             # over h, which only `down` has kept
             over = {"out": as_rows(saved_down)} if type(self.down) is Linear else {}
             dh = self.down.backward(dy, saved_down, **over)
-            dh *= saved.activation  # the derivative
+            dh *= saved.hidden.pop()  # the derivative
         else:
             dh = self.down.backward(dy, saved_down)
-            dh = self.activation.backward(dh, saved.activation)
+            dh = self.activation.backward(dh, saved.hidden.pop())
         return self.up.backward(dh, saved.up if x is None else x)
 
     @property

@@ -48,8 +48,8 @@ def without_input(norm: Layer, layer: Layer, saved: Any, x: Array) -> Any:
 
 
 def sublayer_backward(norm: Layer, layer: Layer, dy: Array, saved: list[Any]) -> Any:
-    """The gradients of the layer's inputs. saved ends in what norm and layer saved. The latter is taken out, so that its
-    memory is free when this returns."""
+    """The gradients of the layer's inputs. saved ends in what norm and layer saved; the latter is taken out of
+    it, so that its memory is free when this returns."""
     its = saved.pop()
     if isinstance(its, WithoutInput):
         return layer.backward(dy, its.saved, x=norm(saved[-1].x))

@@ -120,8 +120,8 @@ class Block(Layer):
         a, saved_ln_1 = self.ln_1.forward(x)
         a, saved_attention = self.attention.forward(a, causal=True, train=train)
         a, saved_dropout = self.dropout.forward(a, train)
-        x, f, saved_ln_2 = self.ln_2.forward_sum(x, a)
-        f, saved_feedforward = self.feedforward.forward(f, train)
+        x, a, saved_ln_2 = self.ln_2.forward_sum(x, a)
+        f, saved_feedforward = self.feedforward.forward(a, train)
         f += x  # a projection's output: nobody else keeps it
         saved_attention = without_input(self.ln_1, self.attention, saved_attention, x)
         saved_feedforward = without_input(self.ln_2, self.feedforward, saved_feedforward, x)

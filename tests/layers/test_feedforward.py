@@ -92,7 +92,7 @@ def test_errors_are_one_sentence():
 def test_what_is_saved_is_good_for_one_backward_pass(activation, rng):
     layer, x = FeedForward(4, activation=activation, rng=0), rng.standard_normal((3, 4), np.float32)
     y, saved = layer.forward(x)
-    h = saved.down[0]
+    h = saved.hidden[1]
     dh_over_h = activation == "gelu"
     before = h.copy()
     layer.backward(y, saved)
