@@ -137,7 +137,7 @@ def open_closed_streams() -> None:
     os.close(number)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 open to the end of the process
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 it stands in for a stream, until the process ends
 
 
 def silence() -> None:

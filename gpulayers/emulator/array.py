@@ -91,7 +91,8 @@ class ndarray:
 
     array_module: ClassVar[Any] = None  # the module that stands in for cupy; set there
     __array_priority__ = 100
-    __hash__ = None  # type: ignore[assignment]  # as in CuPy: what compares element by element has no hash
+    # As in CuPy: what compares element by element has no hash. To say so is this line; `object` declares a method.
+    __hash__ = None  # type: ignore[assignment]
     __slots__ = ("__weakref__", "_block", "_host")
     _host: np.ndarray
     _block: Allocation

@@ -14,21 +14,14 @@ import numpy as np
 from gpulayers.emulator import cuda as cuda  # "as": part of what the stand-in offers, as the two lists below
 from gpulayers.emulator.allocation import POISON_LIMIT
 from gpulayers.emulator.array import check_dtype, ndarray, to_device, unwrap, wrap
-from gpulayers.emulator.functions import (  # noqa: F401 what the module offers is looked up in it by name
-    HOST_ONLY,
-    PARAMETERS,
-    VARIADIC,
-    about_dtypes,
-    astype,
-    copyto,
-    delegate,
-    einsum,
-    fill_diagonal,
-    matmul,
-    pad,
-    reshape,
-    variadic,
-)  # fmt: skip
+from gpulayers.emulator.functions import HOST_ONLY, PARAMETERS, VARIADIC, about_dtypes, delegate, variadic
+from gpulayers.emulator.functions import astype as astype
+from gpulayers.emulator.functions import copyto as copyto
+from gpulayers.emulator.functions import einsum as einsum
+from gpulayers.emulator.functions import fill_diagonal as fill_diagonal
+from gpulayers.emulator.functions import matmul as matmul
+from gpulayers.emulator.functions import pad as pad
+from gpulayers.emulator.functions import reshape as reshape
 from gpulayers.emulator.kernels import RawKernel as RawKernel
 from gpulayers.emulator.kernels import RawModule as RawModule
 from gpulayers.emulator.memory_pool import MemoryPool, PinnedMemoryPool, default_pool, pinned_pool

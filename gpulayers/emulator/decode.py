@@ -6,7 +6,7 @@ import collections
 import itertools
 import re
 
-from gpulayers.emulator import (  # noqa: F401 importing them fills the registry
+from gpulayers.emulator import (  # noqa: F401 each writes its instructions into the registry when imported
     access,
     atomics,
     bits,

@@ -39,6 +39,7 @@ class RawModule:
         if name_expressions is not None and code is None:
             raise ValueError("need CUDA C++ code for the requested kernels")
         if backend != "nvrtc" or translate_cucomplex or enable_cooperative_groups or jitify:
+            # options of CuPy's signature that need another compiler, or a grid that is resident as a whole
             raise NotImplementedError("the emulator knows the backend nvrtc, without cooperative groups and jitify")
         self.code, self.file_path, self.options, self.backend = code, path, options, backend
         self.name_expressions = tuple(name_expressions) if name_expressions is not None else None

@@ -65,7 +65,7 @@ class NcclCommunicator:
 
     def allReduce(self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, stream: int) -> None:
         """recvbuf = the sum of all ranks' sendbuf."""
-        if op != NCCL_SUM:
+        if op != NCCL_SUM:  # the one operation that gpulayers asks for; another would silently add
             raise NotImplementedError(f"the stand-in for NCCL adds; it has no operation {op}")
         source, target = memory(sendbuf, count, datatype), memory(recvbuf, count, datatype)
         total = source.astype(np.float32) if source.itemsize == 2 else source.copy()

@@ -66,7 +66,7 @@ class ufunc:
 
     def at(self, a: ndarray, indices: Any, b: Any = None) -> None:
         """In-place operation with repeated indices."""
-        if self.__name__ not in SCATTER:
+        if self.__name__ not in SCATTER:  # CuPy has no other either, and these are its words; see `_only`
             raise NotImplementedError(f"`{self.name}.at` is not supported yet")
         self._function.at(a._host, _key(indices), unwrap(b))
 

@@ -244,7 +244,7 @@ class Optimizer:
 
     def _update_all(self, kind: str, table: Table, grad: Array) -> None:
         """The kernel of one kind of rule over all its stretches."""
-        raise NotImplementedError
+        raise NotImplementedError  # not abstract: a rule may replace `_apply`, the one caller, as Adafactor does
 
     def _for_op(self, settings: Settings) -> Settings:
         """The settings as the op takes them."""
@@ -263,7 +263,7 @@ class Optimizer:
 
     def _update(self, at: slice, grad: Array, settings: Settings) -> None:
         """One update op over the elements `at`."""
-        raise NotImplementedError
+        raise NotImplementedError  # as `_update_all`
 
     def _weights(self, at: slice) -> tuple[Array, Array]:
         """(what an update moves, the low-precision copy that it writes or None)."""

@@ -81,7 +81,7 @@ class Communicator(ABC):
     @abstractmethod
     def abort(self, status: int) -> NoReturn:
         """End all ranks at once, wherever they are."""
-        raise NotImplementedError
+        raise NotImplementedError  # what returns NoReturn may not come back, not even through `super()`
 
     @abstractmethod
     def _sum(self, array: Array) -> None: ...
