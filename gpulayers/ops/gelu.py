@@ -18,7 +18,7 @@ import numpy as np
 
 from gpulayers.backend import Array, array_module, empty, wide
 from gpulayers.ops.elementwise import launch_map, pieces, work_array
-from gpulayers.ops.normal import normal_cdf, normal_tail_cpu
+from gpulayers.ops.normal import EDGE, normal_cdf, normal_cpu
 from gpulayers.ops.op import Op
 from gpulayers.ops.sigmoid import logistic
 
@@ -72,28 +72,16 @@ def tanh_piece(h: np.ndarray, y: np.ndarray, derivative: np.ndarray | None, work
     derivative += s
 
 
+@np.errstate(invalid="ignore")  # NaN as an integer, and -inf times 0
 def exact_piece(h: np.ndarray, y: np.ndarray, derivative: np.ndarray | None, work: list[np.ndarray]) -> None:
-    """h Phi(h) = max(h, 0) - |h| Phi(-|h|): only the small tail is approximated, so all digits of y are right."""
-    size, tail, density = work
-    if derivative is None:
-        density = y  # one array less in cache
-    np.clip(h, -13, 13, out=size)  # Phi(-13) = 6e-39 is nothing beside any number that float32 holds
-    np.abs(size, out=size)
-    normal_tail_cpu(size, tail, density)  # Phi(-|h|), exp(-h^2 / 2)
-    if derivative is None:
-        np.clip(h, 0, np.inf, out=y)
-    else:
-        positive = h > 0
-        np.clip(h, 0, np.inf, out=y)
-        density *= 1 / math.sqrt(2 * math.pi)
-        density *= size
-        np.subtract(tail, density, out=density)  # the derivative at -|h|; at |h| it is 1 minus that
-        np.multiply(positive, h.dtype.type(-2), out=derivative)
-        derivative += 1
-        derivative *= density
-        derivative += positive
-    tail *= size
-    y -= tail
+    """As tanh_piece, with five arrays of work in place of two."""
+    near, cdf, density, *rest = work
+    np.clip(h, -EDGE, EDGE, out=near)
+    normal_cpu(near, cdf, density, [*rest, y], derivative is not None)
+    np.multiply(h, cdf, out=y)
+    if derivative is not None:
+        np.multiply(near, density, out=derivative)
+        derivative += cdf
 
 
 def _run_cpu(x: Array, bias: Array, approximate: str, y: Array, derivative: Array) -> None:
@@ -101,7 +89,7 @@ def _run_cpu(x: Array, bias: Array, approximate: str, y: Array, derivative: Arra
     _check(approximate)
     piece = tanh_piece if approximate == "tanh" else exact_piece
     cols = 1 if bias is None else len(bias)
-    work = [work_array(x, cols) for _ in range(2 if approximate == "tanh" else 3)]
+    work = [work_array(x, cols) for _ in range(2 if approximate == "tanh" else 5)]
     shifted: Array = None if bias is None else work_array(x, cols)
     arrays = (x, y) if derivative is None else (x, y, derivative)
     with np.errstate(over="ignore"):

@@ -84,15 +84,15 @@ def _cpu(x: Array, gate: str) -> Array:
     return y
 
 
-TILE = 1 << 15  # elements: the five work arrays of a tile, 128 KB each, stay in the L2 cache
+TILE = 1 << 15  # elements: the work arrays of a tile, 128 KB each, mostly four of them, stay in the L2 cache
 
 
 def _tiles(y: Array) -> Iterator[tuple[tuple[slice, slice], np.ndarray, np.ndarray, list[np.ndarray]]]:
-    """Places of y, none too large for the cache, each with five work arrays of its shape: g, slope, three more."""
+    """Places of y, none too large for the cache, each with work arrays of its shape: g, slope, five more."""
     rows, cols = y.shape
     blocks = list(row_blocks(rows, cols, TILE))
     width = min(cols, TILE)
-    memory = [empty((blocks[0].stop if blocks else 0) * width, y.dtype, like=y) for _ in range(5)]
+    memory = [empty((blocks[0].stop if blocks else 0) * width, y.dtype, like=y) for _ in range(7)]
     for block in blocks:
         for start in range(0, cols, TILE):
             part = slice(start, min(start + TILE, cols))

@@ -6,7 +6,7 @@ from contract import check_op, check_signatures
 from tolerances import assert_close
 
 from gpulayers.ops.gelu import gelu, gelu_backward, gelu_with_derivative, gelu_with_derivative_inplace
-from gpulayers.ops.normal import normal_cdf, normal_tail_cpu
+from gpulayers.ops.normal import normal_cdf, normal_cpu
 
 both = pytest.mark.parametrize("approximate", ["none", "tanh"])
 
@@ -68,14 +68,24 @@ def test_normal_cdf_against_math_erfc():
     assert (error / exact)[np.abs(x) < 8].max() < 2e-14  # the tail keeps its digits
 
 
-def test_normal_tail_on_the_cpu():
-    a = np.linspace(0, 6, 100_001, dtype=np.float32)
-    exact = normal_cdf(-a.astype(np.float64))
-    tail, density = np.empty_like(a), np.empty_like(a)
-    normal_tail_cpu(a, tail, density)
-    assert np.abs(tail / exact - 1).max() < 1.5e-6  # of that 1e-6 from rounding a^2 = 36 before exp
-    assert np.abs(tail - exact).max() < 3.2e-7
-    assert np.abs(density / np.exp(-(a.astype(np.float64) ** 2) / 2) - 1).max() < 1.2e-6
+def test_the_table_of_the_cpu_against_math_erfc():
+    """All of float32's range of Phi, between the points of the table above all, and all points themselves."""
+    x = np.concatenate([np.linspace(-13, 13, 99_991), np.arange(-13, 13, 1 / 512)]).astype(np.float32)
+    cdf, density = np.empty_like(x), np.empty_like(x)
+    normal_cpu(x, cdf, density, [np.empty_like(x) for _ in range(3)], True)
+    exact = np.array([math.erfc(-v / math.sqrt(2)) / 2 for v in x.tolist()])
+    exact_density = np.exp(-(x.astype(np.float64) ** 2) / 2) / math.sqrt(2 * math.pi)
+    for found, right in ((cdf, exact), (density, exact_density)):
+        error = np.abs(found / right - 1)
+        assert error.max() < 1e-6
+        assert error[np.abs(x) < 4].max() < 6e-7
+
+
+def test_beyond_the_table():
+    x = np.array([[13.999, 14, 1e30, np.inf, np.nan, -14, -1e30]], np.float32)
+    y, derivative = gelu_with_derivative(x)
+    assert np.array_equal(y, [[x[0, 0], 14, np.float32(1e30), np.inf, np.nan, 0, 0]], equal_nan=True)
+    assert np.array_equal(derivative, [[1, 1, 1, 1, np.nan, 0, 0]], equal_nan=True)
 
 
 def test_exact_and_tanh_differ_by_less_than_5e4(rng):
