@@ -7,7 +7,7 @@ from gpulayers.backend import Array, empty
 from gpulayers.growing import Growing
 from gpulayers.initialize import Init, Rng
 from gpulayers.layers.attention_door import WHO, as_batch, as_given, check_heads, check_inputs, check_options, zero_bias
-from gpulayers.layers.layer import Layer
+from gpulayers.layers.layer import Layer, check_sizes
 from gpulayers.layers.linear import Linear
 from gpulayers.masks import check_hide, refuse_other_masks
 from gpulayers.ops.attention import attention, attention_backward
@@ -75,10 +75,12 @@ class MultiHeadAttention(Layer):
     hides the future, the last query sees all keys. A query that sees no key gets zeros (and then out.bias).
     dropout: probability to drop a weight, in training. rotary: turns q and k by their positions (self-attention only).
     softcap: cap tanh(scores / cap) stands for the scaled scores.
+    queries: of self-attention; only so many rows, the first, ask, and y has as many. All of them are keys and values.
     saved: the inputs, q, k, v, the heads' output, and the weights (B, H, T, S) before dropout, unless they are so many
     that backward makes them again (`ops/attention.py`).
 
-    Raises ValueError for heads that do not divide, or a wrong shape; TypeError for a mask that is not boolean.
+    Raises ValueError for heads that do not divide, a wrong shape, or `queries` beside `causal`, whose last query sees
+    all keys; TypeError for a mask that is not boolean.
     Source: Vaswani et al., Attention is all you need, 2017, section 3.2.2; Ainslie et al., GQA, 2023;
     Gemma Team, Gemma 2, 2024 (the soft cap).
     """
@@ -134,10 +136,12 @@ class MultiHeadAttention(Layer):
         *,
         hide: Array = None,
         causal: bool = False,
+        queries: int | None = None,
         **other: Any,
     ) -> Array:
         refuse_other_masks(other, WHO)
         parts, _, batched = self._project((query, key, value))
+        self._keep_queries(parts, queries, causal)
         hide = self._checked(hide, parts)
         return self._evaluate(parts["q"], parts["k"], parts["v"], hide, causal, batched)
 
@@ -149,11 +153,13 @@ class MultiHeadAttention(Layer):
         *,
         hide: Array = None,
         causal: bool = False,
+        queries: int | None = None,
         train: Train | None = None,
         **other: Any,
     ) -> tuple[Array, Saved]:
         refuse_other_masks(other, WHO)
         parts, projections, batched = self._project((query, key, value))
+        self._keep_queries(parts, queries, causal)
         hide = self._checked(hide, parts)
         p = 0.0 if train is None else self.dropout
         draw = train.draw() if train is not None and p else None
@@ -179,12 +185,14 @@ class MultiHeadAttention(Layer):
         # The gradients of q, k and v lie side by side, as their projections made them.
         buffers = []
         for name in self.inputs:
-            lead = as_given(saved.parts[name[0]], *layout).shape[:-2]
+            lead = as_given(saved.parts[name[-1]], *layout).shape[:-2]  # not of q, which may be some rows only
             buffers.append(empty((*lead, getattr(self, name).out_features), dout.dtype, like=dout))
         parts = self._split(buffers, self.inputs, saved.batched)
+        asked = q.shape[1]
+        parts["q"][:, asked:] = 0
         attention_backward(
             dout, q, k, v, saved.out, saved.weights, saved.inverse, saved.hide, saved.causal, self.scale,
-            saved.p, saved.draw, parts["q"], parts["k"], parts["v"], softcap=self.softcap,
+            saved.p, saved.draw, parts["q"][:, :asked], parts["k"], parts["v"], softcap=self.softcap,
         )  # fmt: skip
         self._turn(parts, backward=True)
         gradients = []
@@ -275,6 +283,18 @@ class MultiHeadAttention(Layer):
         parts = self._split(buffers, names, batched)
         self._turn(parts, start)
         return parts, saved, batched
+
+    def _keep_queries(self, parts: dict[str, Array], queries: int | None, causal: bool) -> None:
+        """Leave the first `queries` rows of q. All were made, in one product with k and v."""
+        if queries is None:
+            return
+        check_sizes(WHO, queries=queries)
+        if self.kdim is not None or causal or queries > parts["q"].shape[1]:
+            raise ValueError(
+                f"{WHO}: queries={queries} is for self-attention over so many rows or more that is not causal, got "
+                f"{parts['q'].shape[1]} rows, kdim={self.kdim}, causal={causal}"
+            )
+        parts["q"] = parts["q"][:, :queries]
 
     def _evaluate(self, q: Array, k: Array, v: Array, hide: Array, causal: bool, batched: bool) -> Array:
         """y, with nothing kept for a backward pass."""

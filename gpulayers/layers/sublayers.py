@@ -56,9 +56,15 @@ def sublayer_backward(norm: Layer, layer: Layer, dy: Array, saved: list[Any]) ->
     return layer.backward(dy, its)
 
 
+def _first_rows(x: Array, h: Array) -> Array:
+    """The rows of x (..., T, dim) for which there is one in h (..., T or fewer, dim)."""
+    return x[..., : h.shape[-2], :]
+
+
 class Sublayers:
     """What `EncoderBlock` and `DecoderBlock` share. A sub-layer ends in a projection, so its output is a fresh array.
 
+    A sub-layer that answers for the first rows alone (`queries=` of attention) ends the others' way: y has those rows.
     saved of one sub-layer: a list of what norm, layer and dropout saved, in the order in which they ran.
     """
 
@@ -82,6 +88,7 @@ class Sublayers:
         saved.append(without_input(norm, layer, s, x) if self.norm_first else s)
         h, s = self.dropout.forward(h, train)
         saved.append(s)
+        x = _first_rows(x, h)
         if self.norm_first:
             h += x
         else:
@@ -95,10 +102,12 @@ class Sublayers:
         dh = self.dropout.backward(dsum, saved.pop())
         dx = sublayer_backward(norm, layer, dh, saved)
         dx, *others = dx if isinstance(dx, tuple) else (dx,)
+        whole = dx.shape == dsum.shape
         if self.norm_first:
-            dx = norm.backward(dx, saved.pop(), residual=dsum)
-        else:
-            dx += dsum
+            dx = norm.backward(dx, saved.pop(), residual=dsum if whole else None)
+        if not (self.norm_first and whole):
+            into = _first_rows(dx, dsum)
+            into += dsum
         return dx, *others
 
     def _evaluate(self, norm: LayerNorm, layer: Layer, x: Array, *others: Array, **options: Any) -> Array:
@@ -110,5 +119,5 @@ class Sublayers:
 
     def _join(self, norm: LayerNorm, x: Array, h: Array) -> Array:
         """The stream after a sub-layer whose output is h; writes into h."""
-        h += x
+        h += _first_rows(x, h)
         return h if self.norm_first else norm(h)

@@ -6,6 +6,9 @@
     x       = x + feedforward(norm_2(x))       }
     logits  = norm(x[:, 0]) head.weight + head.bias                                                 (B, classes)
 
+Nobody reads the last block's output but at the class token, so it is made there alone: the feed-forward and the queries
+of the patches, a sixth of six blocks, fall away, forward and backward, and every number stays what it was.
+
 pool="mean" has no class token: logits = mean over the patches of norm(x), times head.
 
 The patches stand in the order of reading, and within a patch its pixels do, each with its channels side by side: the
@@ -21,7 +24,7 @@ import json
 from typing import Any, NamedTuple
 
 from gpulayers import initialize
-from gpulayers.backend import Array, array_module, empty, is_array, wide, zeros
+from gpulayers.backend import Array, array_module, empty, is_array, wide
 from gpulayers.layers.dropout import Dropout
 from gpulayers.layers.encoder_block import EncoderBlock
 from gpulayers.layers.layer import (
@@ -126,7 +129,7 @@ class ViT(Layer):
         embed.weight, .bias           (patch patch C, dim), (dim,)
         class_token                   (dim,)                          pool="class" only
         positions.weight              (N + 1, dim), or (N, dim)
-        blocks.i....                  see EncoderBlock
+        blocks.i....                  see EncoderBlock; a last block of your own has to take its `queries`
         norm.weight, .bias            (dim,)
         head.weight, .bias            (dim, classes), (classes,)
 
@@ -153,8 +156,8 @@ class ViT(Layer):
         self._check(pixels)
         x, saved_embed = self.embed.forward(to_patches(pixels, self.config.patch))  # (B, N, dim)
         x, trunk = self._with_token(x), []
-        for layer in self._trunk():
-            x, s = layer.forward(x, train=train)
+        for layer, options in self._trunk():
+            x, s = layer.forward(x, train=train, **options)
             trunk.append(s)
         x, saved_norm = self.norm.forward(x[:, 0] if self.class_token is not None else x)
         logits, saved_head = self.head.forward(self._pooled(x))
@@ -165,9 +168,8 @@ class ViT(Layer):
         dx = self._pooled_backward(self.head.backward(dlogits, saved.head.pop()))
         dx = self.norm.backward(dx, saved.head.pop())
         if self.class_token is not None:
-            dx, dtoken = zeros((len(dx), self.config.tokens, self.config.dim), dx.dtype, like=dx), dx
-            dx[:, 0] = dtoken  # no patch reaches the classifier but through the class token
-        for layer in reversed(self._trunk()):
+            dx = dx[:, None]  # of the one row that the last block made
+        for layer, _ in reversed(self._trunk()):
             dx = layer.backward(dx, saved.trunk.pop())
         dpatches = self.embed.backward(self._with_token_backward(dx), saved.embed)
         return from_patches(dpatches, self.config)
@@ -175,8 +177,8 @@ class ViT(Layer):
     def __call__(self, pixels: Array) -> Array:
         self._check(pixels)
         x = self._with_token(self.embed(to_patches(pixels, self.config.patch)))
-        for layer in self._trunk():
-            x = layer(x)
+        for layer, options in self._trunk():
+            x = layer(x, **options)
         x = self.norm(x[:, 0] if self.class_token is not None else x)
         return self.head(self._pooled(x))
 
@@ -189,7 +191,7 @@ class ViT(Layer):
         """
         self._check(pixels)
         x = self._with_token(self.embed(to_patches(pixels, self.config.patch)))
-        for layer in self._trunk()[:-1]:
+        for layer, _ in self._trunk()[:-1]:
             x = layer(x)
         weights = self.blocks[-1].weights(x)  # (B, heads, T, T)
         weights = weights.astype(wide(weights.dtype), copy=False)
@@ -207,9 +209,10 @@ class ViT(Layer):
         floating_input(pixels, "ViT")
         floating_like(pixels, self.embed.weight, "ViT")
 
-    def _trunk(self) -> list[Layer]:
-        """The layers between the tokens and the pooling, in order."""
-        return [self.positions, self.dropout, *self.blocks]
+    def _trunk(self) -> list[tuple[Layer, dict[str, Any]]]:
+        """The layers between the tokens and the pooling, in order, and the options of each."""
+        *others, last = self.positions, self.dropout, *self.blocks
+        return [*((layer, {}) for layer in others), (last, {} if self.class_token is None else {"queries": 1})]
 
     def _with_token(self, x: Array) -> Array:
         """The class token before the patches: (B, N, dim) -> (B, N + 1, dim)."""

@@ -27,6 +27,47 @@ def test_self_attention(shape, causal, options, rng):
         check_layer(lambda: MultiHeadAttention(4, 2, rng=0, **options), x, causal=causal, hide=hide)
 
 
+@pytest.mark.parametrize("queries", [1, 2, 5])
+@pytest.mark.parametrize("options", [{}, {"rotary": True, "kv_heads": 1, "value_head_dim": 3}, {"batch_first": False}])
+def test_the_first_queries_alone(queries, options, rng):
+    """What is made of them is what the whole pass makes, and its gradients are those of a dy that is 0 elsewhere."""
+    layer, x = MultiHeadAttention(8, 2, rng=0, dtype="float64", **options), rng.normal(size=(3, 5, 8))
+    hide = padding_mask(lengths=[5, 3, 1], size=5)
+    rows = (slice(None), slice(queries))
+    if not options.get("batch_first", True):
+        x, rows = x.swapaxes(0, 1).copy(), slice(queries)
+    whole, saved = layer.forward(x, hide=hide)
+    y, its = layer.forward(x, hide=hide, queries=queries)
+    assert y.shape == whole[rows].shape
+    assert np.allclose(y, whole[rows], rtol=1e-13, atol=0)
+    assert np.array_equal(layer(x, hide=hide, queries=queries), y)
+    dy = np.zeros_like(whole)
+    dy[rows] = rng.normal(size=y.shape)
+    dx = layer.backward(dy, saved)
+    wanted = {name: p.grad.copy() for name, p in layer.named_parameters()}
+    layer.zero_grad()
+    assert np.allclose(layer.backward(dy[rows].copy(), its), dx, rtol=1e-12, atol=1e-15)
+    for name, p in layer.named_parameters():
+        assert np.allclose(p.grad, wanted[name], rtol=1e-12, atol=1e-15), name
+    check_layer(
+        lambda: MultiHeadAttention(8, 2, rng=0, dropout=0.3, **options), x, queries=queries, train=Train(seed=3)
+    )
+    alone = MultiHeadAttention(8, 2, rng=0)(np.zeros((5, 8), np.float32), queries=queries)
+    assert alone.shape == (queries, 8)  # one sample, without a batch
+
+
+def test_queries_that_cannot_be_are_one_sentence():
+    x = np.zeros((2, 3, 4), np.float32)
+    for options in ({"causal": True, "queries": 1}, {"queries": 4}):
+        with pytest.raises(ValueError, match=r"MultiHeadAttention: queries=\d is for self-attention over so many rows"):
+            MultiHeadAttention(4, 2).forward(x, **options)
+    with pytest.raises(ValueError, match="queries=1 is for self-attention"):
+        MultiHeadAttention(4, 2, kdim=4)(x, x, queries=1)
+    for bad in (0, 1.5, True):
+        with pytest.raises((ValueError, TypeError), match="MultiHeadAttention: queries must be"):
+            MultiHeadAttention(4, 2)(x, queries=bad)
+
+
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (3, 5), (5, 3), (0, 3), (3, 0)])
 @pytest.mark.parametrize("options", [{}, {"kv_heads": 2, "value_head_dim": 3, "bias": False}, {"dropout": 0.5}])
 def test_cross_attention(queries, keys, options, rng):

@@ -33,6 +33,31 @@ def test_encoder_contract(norm_first, shape, rng):
 
 
 @orders
+@pytest.mark.parametrize("queries", [1, 3])
+def test_an_encoder_that_answers_for_the_first_rows_alone(norm_first, queries, rng):
+    """The rows, and all gradients, of the whole pass whose other rows nobody reads."""
+
+    def make(dtype="float64", **options):
+        return EncoderBlock(8, 2, hidden=6, norm_first=norm_first, rng=0, dtype=dtype, **options)
+
+    block, x, hide = make(), rng.normal(size=(3, 5, 8)), padding_mask(lengths=[5, 3, 1], size=5)
+    whole, saved = block.forward(x, hide)
+    y, its = block.forward(x, hide, queries=queries)
+    assert np.allclose(y, whole[:, :queries], rtol=1e-12, atol=1e-15)
+    assert np.allclose(block(x, hide, queries=queries), y, rtol=1e-12, atol=1e-15)
+    dy = np.zeros_like(whole)
+    dy[:, :queries] = rng.normal(size=y.shape)
+    dx = block.backward(dy, saved)
+    wanted = {name: p.grad.copy() for name, p in block.named_parameters()}
+    block.zero_grad()
+    assert np.allclose(block.backward(dy[:, :queries].copy(), its), dx, rtol=1e-11, atol=1e-14)
+    for name, p in block.named_parameters():
+        assert np.allclose(p.grad, wanted[name], rtol=1e-11, atol=1e-14), name
+    check_layer(lambda: make("float32", dropout=0.3), x, queries=queries, train=Train(seed=1))
+    check_layer(lambda: Recompute(make("float32")), x, queries=queries)
+
+
+@orders
 @pytest.mark.parametrize("shape", SHAPES)
 def test_decoder_contract(norm_first, shape, rng):
     def make(**options):
