@@ -24,7 +24,7 @@ def _reference(x: Array, limit: Array = None, out: Array = None) -> Array:
     return out
 
 
-ROW = 1 << 12  # elements that are added up in float32; only 64 of them meet in one lane of the dot product
+ROW = 1 << 11  # elements that are added up in float32; only 32 of them meet in one lane of the dot product
 
 
 def _cpu(x: Array, limit: Array = None, out: Array = None) -> Array:

@@ -1,8 +1,10 @@
 """`Optimizer`: what SGD and Adam share. One step is: norm of all gradients, control, one update of each stretch."""
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextvars import copy_context
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,8 @@ from gpulayers.parameter import Flat, pack
 from gpulayers.storage import beside
 
 LARGEST_RATE = 1e30  # of learning rates; float32 holds what lies below
-PIECE = 1 << 20  # elements that one thread updates in one go on the CPU; a GPU takes a stretch whole
+PIECE = 1 << 20  # elements that one thread updates in one go on the CPU, at most; a GPU takes a stretch whole
+LEAST = 1 << 17  # elements for a thread of its own: below, waking one costs as much as it saves
 
 
 class Optimizer:
@@ -87,7 +90,8 @@ class Optimizer:
         self._make_settings()
         # On a GPU a thread of its own would have another current stream, and the launches no order.
         on_host = device_of(self.flat.data) == "numpy"
-        self._threads = ThreadPoolExecutor(threads) if threads > 1 and on_host else None
+        self._thread_count = threads if on_host else 1  # the calling one among them
+        self._threads = ThreadPoolExecutor(threads - 1) if self._thread_count > 1 else None
         self._make_arrays()
 
     def _check_groups(self) -> None:
@@ -271,20 +275,42 @@ class Optimizer:
         return (data[at], None) if master is None else (master[at], data[at])
 
     def _each(self, todo: list[Stretch], function: Callable[[int, Stretch], Any]) -> None:
-        """function(index, piece) for every piece, on the threads if there are some."""
-        if self._threads is None or len(todo) < 2:
-            for i, piece in enumerate(todo):
+        """function(index, piece) for every piece, on the threads if there are some and enough to do.
+
+        The calling thread works too. If it only waited, it would have woken two others while it held a core itself,
+        and the system puts both on the one that is left: two threads then took as long as one.
+        """
+        waiting = deque(enumerate(todo))
+
+        def run() -> None:
+            while waiting:
+                try:
+                    i, piece = waiting.popleft()
+                except IndexError:  # another thread was faster
+                    return
                 function(i, piece)
-        else:
-            list(self._threads.map(function, range(len(todo)), todo))
+
+        others = []
+        if self._threads is not None and todo and todo[-1].stop - todo[0].start >= 2 * LEAST:
+            helpers = min(self._thread_count, len(todo)) - 1
+            others = [self._threads.submit(copy_context().run, run) for _ in range(helpers)]
+        try:
+            run()
+        finally:
+            wait(others)
+        for other in others:
+            other.result()
 
     def _todo(self) -> list[Stretch]:
         """The pieces of memory to update; cut anew when a parameter was frozen or thawed."""
         trainable = tuple(s.parameter.trainable for s in self.flat.segments)
         if trainable != self._trainable:
             self._trainable = trainable
-            size = PIECE if device_of(self.flat.data) == "numpy" else max(1, self.flat.size)
-            self._pieces = pieces(stretches(zip(self.flat.segments, self._settings, strict=True)), size)
+            whole = max(1, self.flat.size)
+            size = share = PIECE if device_of(self.flat.data) == "numpy" else whole
+            if self._thread_count > 1:  # four pieces for each thread, so that none waits long for another
+                share = min(PIECE, max(LEAST, -(-whole // (4 * self._thread_count))))
+            self._pieces = pieces(stretches(zip(self.flat.segments, self._settings, strict=True)), share)
             self._norm_pieces = pieces(stretches((s, Settings(1, 0, 0)) for s in self.flat.segments), size)
             if device_of(self.flat.data) != "numpy":
                 kinds = dict.fromkeys(piece.settings.kind for piece in self._pieces)

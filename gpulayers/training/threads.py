@@ -4,11 +4,11 @@
         train_step(model, optimizer, parts, seed, k, threads=threads)
 
 Every part is cut into as many pieces as there are threads. The calling thread takes the first on the model itself, the
-others take theirs on replicas, and the gradients are added in the order of the pieces. Those of tables (`Embedding`, a
-tied head) are worked out only then, by all threads together: for each thread to have its own would take as much memory
-as the table. So the numbers do not depend on who is ready first. They are those of `--accumulate` with as many parts on
-one thread: bit for bit, but for tables, whose products are made by stretches of rows, and which sum the parts of the
-head before those of the look-up.
+others take theirs on replicas, and the gradients are added in the order of the pieces. Those of large tables
+(`Embedding`, a tied head) are worked out only then, by all threads together: for each thread to have its own would take
+as much memory as the table. So the numbers do not depend on who is ready first. They are those of `--accumulate` with
+as many parts on one thread: bit for bit, but for large tables, whose products are made by stretches of rows, and which
+sum the parts of the head before those of the look-up.
 
 A thread that runs NumPy holds Python's lock between its calls, not in them, so the threads are in each other's way only
 where the calls are short. BLAS's own threads share out the products alone, meet at the end of each, and spin while they
@@ -37,6 +37,7 @@ from gpulayers.training.tasks.task import Part
 
 T = TypeVar("T")
 PIECE = 1 << 18  # elements of the gradient that one thread adds in one go: three such pieces fit the caches
+# A gradient that is one piece is no work for two threads. Waking one costs 50 us, as much as adding 100,000 elements.
 
 
 class Threads:
@@ -93,7 +94,8 @@ class Threads:
         try:
             for flat in self._flats:
                 for segment in flat.segments:
-                    segment.parameter.deferred = []
+                    if segment.parameter.data.size > PIECE:
+                        segment.parameter.deferred = []
             yield
         finally:
             for flat in self._flats:
@@ -149,17 +151,19 @@ class Threads:
             np.add(*sums, out=sums[0])
 
         for flat in self._replicas[: count - 1]:
-            self._on_all_threads(add, list(flat.sums(PIECE)))
+            todo = list(flat.sums(PIECE))
+            self._on_all_threads(add, todo, alone=sum(len(total) for total, _ in todo) <= PIECE)
             flat.zero_grad()
 
-    def _on_all_threads(self, work: Callable[[Any], None], todo: list[Any]) -> None:
-        """work(x) for each x of `todo`, in any order: each thread takes its share."""
+    def _on_all_threads(self, work: Callable[[Any], None], todo: list[Any], alone: bool = False) -> None:
+        """work(x) for each x of `todo`, in any order: each thread takes its share, or the calling one takes all."""
 
         def run(share: list[Any]) -> None:
             for x in share:
                 work(x)
 
-        shares = [todo] if self.in_turn else [todo[i :: len(self._models)] for i in range(len(self._models))]
+        alone = alone or self.in_turn or len(todo) < 2
+        shares = [todo] if alone else [todo[i :: len(self._models)] for i in range(len(self._models))]
         others = [self._pool.submit(copy_context().run, run, share) for share in shares[1:]]
         try:
             run(shares[0])

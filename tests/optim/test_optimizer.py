@@ -1,4 +1,5 @@
 import math
+import threading
 import warnings
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from gpulayers.layers.layer import Layer
 from gpulayers.optim import SGD, Adam, AdamW, Group, make_optimizer, make_schedule
 from gpulayers.optim import optimizer as optimizer_module
+from gpulayers.optim.group import Settings, Stretch
 from gpulayers.parameter import Parameter, pack
 
 KINDS = pytest.mark.parametrize(
@@ -303,6 +305,7 @@ def test_refused_state_changes_nothing(change, sentence, model, gradients, bits,
 @KINDS
 def test_threads_change_no_bit(make, monkeypatch, gradients, weights, bits, rng):
     monkeypatch.setattr(optimizer_module, "PIECE", 1000)
+    monkeypatch.setattr(optimizer_module, "LEAST", 300)
     values = {"matrix": rng.normal(size=(61, 97)), "vector": rng.normal(size=2500)}
     found = []
     for threads in (1, 2, 3):
@@ -313,6 +316,36 @@ def test_threads_change_no_bit(make, monkeypatch, gradients, weights, bits, rng)
             optimizer.step()
         found.append(bits(optimizer))
     assert found[0] == found[1] == found[2]
+
+
+def test_the_calling_thread_works_beside_the_others(monkeypatch, weights):
+    """Three pieces that wait for each other are three threads'; an error in any of them is raised here."""
+    optimizer = AdamW(weights("float32", p=np.zeros((3, 100))), threads=3)
+    todo, here = [Stretch(at, at + 100, Settings(1, 0, 0)) for at in (0, 100, 200)], threading.get_ident()
+    seen: list[tuple[int, int]] = []
+    barrier = threading.Barrier(3)
+
+    def work(i, piece):
+        barrier.wait(10)
+        seen.append((i, threading.get_ident()))
+
+    monkeypatch.setattr(optimizer_module, "LEAST", 150)
+    optimizer._each(todo, work)
+    assert sorted(i for i, _ in seen) == [0, 1, 2]
+    assert len({thread for _, thread in seen}) == 3
+    assert here in {thread for _, thread in seen}
+    for bad in range(3):
+
+        def fail(i, piece, bad=bad):
+            work(i, piece)
+            assert i != bad
+
+        with pytest.raises(AssertionError):
+            optimizer._each(todo, fail)
+    monkeypatch.setattr(optimizer_module, "LEAST", 151)  # too little to wake one for
+    seen.clear()
+    optimizer._each(todo, lambda i, piece: seen.append((i, threading.get_ident())))
+    assert seen == [(0, here), (1, here), (2, here)]
 
 
 def test_gradient_from_before_the_optimizer_counts(weights):

@@ -198,6 +198,7 @@ def test_threads_give_the_same_bits(threads, weights, monkeypatch):
     from gpulayers.optim import optimizer as module
 
     monkeypatch.setattr(module, "PIECE", 100)
+    monkeypatch.setattr(module, "LEAST", 100)
     found = []
     for count in (1, threads):
         model = weights("float32", p=np.linspace(-1, 1, 1200).reshape(30, 40))
