@@ -16,20 +16,16 @@ Sources: Vaswani et al., Attention is all you need, 2017, equation 1; Ainslie et
 al., FlashAttention, 2022, appendix B (sum(dw w) from the output); Gemma Team, Gemma 2, 2024, section 2 (the soft cap).
 """
 
-import functools
-from collections.abc import Iterator
-
 import numpy as np
 
 from gpulayers.backend import Array, array_module, device_of, empty, to_device, wide
-from gpulayers.masks import causal_mask
+from gpulayers.ops.attention_blocks import Mask, keep_of, part_of, query_blocks, sample_groups
 from gpulayers.ops.elementwise import constant
 from gpulayers.ops.masked_softmax import (
     backward_with_dropout,
     cap_inplace,
     exp_rows_inplace,
     forward_with_dropout,
-    hidden_entries,
     masked_softmax,
     masked_softmax_backward,
 )
@@ -159,85 +155,14 @@ def _grouped(x: Array, K: int) -> Array:
 
 # ------------------------------------------------------------------------------------------------- cpu
 #
-# A few heads of one sample and a block of queries at a time, so that the scores stay in cache; of short sequences as
-# many samples as fit, since a call for each would cost more than its work. All products take views of the (B, T, H, d)
+# Block by block (attention_blocks.py), so that the scores stay in cache. All products take views of the (B, T, H, d)
 # arrays and write such views: BLAS needs only a contiguous last axis, so no head is transposed. Shapes in here:
 # q (n, K, G, t, d), k (n, K, 1, s, d), scores (n, K, G, t, s), with n samples, H = K G query heads, t queries, s keys.
 
-SCORES = 1 << 17  # elements of one block of scores: it and the work array of backward fill a 1 MB L2 cache
-QUERIES = 128  # at most in a block; half of it in short causal ones, which then skip more of the hidden half
 # From so many keys on backward makes the weights again: kept, they would soon be most of what a step holds. Of 6 layers
 # of dim 384 at T = 256 they are 38 of 375 MB, and making them again takes 2 to 4 % of the step's time.
 LONG = 256
 UNDERFLOW = 1e-25  # a row sum below it lies so far below the block's maximum that digits are lost
-
-
-def _blocks(T: int, S: int, K: int, G: int, causal: bool) -> Iterator[tuple[slice, slice, int]]:
-    """(key and value heads, queries, number of keys that the last of these queries sees), the last queries first."""
-    t = min(T, QUERIES // 2 if causal and T <= 2 * QUERIES else QUERIES)
-    heads = max(1, SCORES // (t * S * G))
-    for head in range(0, K, heads):
-        for start in range((T - 1) // t * t, -1, -t):
-            stop = min(start + t, T)
-            yield slice(head, min(head + heads, K)), slice(start, stop), max(0, stop + S - T) if causal else S
-
-
-def _samples(B: int, H: int, T: int, S: int) -> Iterator[slice]:
-    """The samples that go together: one, or as many as have their scores in one block."""
-    if T and S:
-        step = max(1, SCORES // (H * T * S))
-        yield from (slice(n, min(n + step, B)) for n in range(0, B, step))
-
-
-class _Mask:
-    """What masks hide, as a bias: -inf where a score is hidden, 0 elsewhere. `bias`: the last one that was made."""
-
-    def __init__(self, hide: Array, causal: bool, T: int, S: int) -> None:
-        """hide: broadcastable to (B, H, T, S), or None."""
-        self.hidden, self.bias = None, None
-        if hide is not None:
-            hidden = hidden_entries(hide, causal, T, S, like=None)
-            self.hidden = hidden.reshape((1,) * (4 - hidden.ndim) + hidden.shape)
-        elif causal:
-            self.bias = _causal_bias(T, S)
-
-    def of(self, samples: slice, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
-        """That of these samples, (n or 1, K or 1, G or 1, T, S), or None. shape: that of their scores."""
-        if self.hidden is None or (self.bias is not None and len(self.hidden) == 1):  # that of all samples
-            return self.bias
-        part = self.hidden[samples] if len(self.hidden) > 1 else self.hidden
-        bias = np.where(part, dtype.type(-np.inf), dtype.type(0))
-        n, heads = bias.shape[:2]
-        bias = bias.reshape(n, *(shape[1:3] if heads > 1 else (1, 1)), *bias.shape[2:])
-        self.bias = np.broadcast_to(bias, (*bias.shape[:3], *shape[3:]))
-        return self.bias
-
-
-KEPT = 1 << 20  # entries of a causal bias that is kept, 4 MB: four of 8192 x 8192 would hold 1 GB for ever
-
-
-def _causal_bias(T: int, S: int) -> np.ndarray:
-    """The same, of the causal mask alone: (1, 1, 1, T, S). Kept: a step of equal layers needs one, and to make it takes
-    as long as the exponentials of two heads."""
-    return (_kept_causal_bias if T * S <= KEPT else _make_causal_bias)(T, S)
-
-
-def _make_causal_bias(T: int, S: int) -> np.ndarray:
-    bias = np.where(causal_mask(T, S), np.float32(-np.inf), np.float32(0))[None, None, None]
-    bias.flags.writeable = False
-    return bias
-
-
-_kept_causal_bias = functools.lru_cache(4)(_make_causal_bias)
-
-
-def _keep(key: Key | None, p: float, samples: slice, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Which weights of these samples stay: boolean, `shape` = (n, K, G, T, S)."""
-    if not p:
-        return None
-    assert key is not None, "attention: p > 0 needs the key of a random draw"
-    key = key._replace(first_sample=key.first_sample + samples.start)
-    return (random_bits(key, int(np.prod(shape[1:])), shape[0]) >= keep_threshold(p)).reshape(shape)
 
 
 def _forward_cpu(
@@ -263,22 +188,22 @@ def _forward_cpu(
     inverse = np.zeros((B, H, T), q.dtype)
     if S == 0:
         out.fill(0)
-    mask = _Mask(hide, causal, T, S)
+    mask = Mask(hide, causal, T, S)
     q, k, v, out_heads = (_grouped(x, K) for x in (q, k, v, out))
     with np.errstate(all="ignore"):  # of hidden scores and rows; what is visible comes out as NaN anyway
-        for n in _samples(B, H, T, S):
+        for n in sample_groups(B, H, T, S):
             shape = (n.stop - n.start, K, G, T, S)
             w = None if weights is None else weights[n].reshape(shape)
             inv_n, q_n, k_n, v_n, out_n = inverse[n].reshape(shape[:-1]), q[n], k[n], v[n], out_heads[n]
-            bias, keep = mask.of(n, shape, q.dtype), _keep(key, p, n, shape)
-            for heads, rows, seen in _blocks(T, S, K, G, causal):
+            bias, keep = mask.of(n, shape, q.dtype), keep_of(key, p, n, shape)
+            for heads, rows, seen in query_blocks(T, S, K, G, causal):
                 inv, o = inv_n[:, heads, :, rows], out_n[:, heads, :, rows]
                 if w is None:
                     scores = empty((*inv.shape, seen), q.dtype, like=q)
                 else:
                     scores = w[:, heads, :, rows, :seen]
                     w[:, heads, :, rows, seen:] = 0
-                q_rows, b = q_n[:, heads, :, rows] * scale, _part(bias, heads, rows, seen)
+                q_rows, b = q_n[:, heads, :, rows] * scale, part_of(bias, heads, rows, seen)
                 _exp_scores(q_rows, k_n[:, heads, :, :seen], b, scores, inv, softcap)
                 if keep is not None:
                     scores = scores * keep[:, heads, :, rows, :seen]
@@ -318,11 +243,6 @@ def _one_query(
     if hide is not None and not np.isfinite(out).all():
         return None
     return out.reshape(B, 1, H, dv), scores.reshape(B, H, 1, S), inverse.reshape(B, H, 1)
-
-
-def _part(bias: np.ndarray | None, heads: slice, rows: slice, seen: int) -> np.ndarray | None:
-    """The block of a bias (n or 1, K or 1, G or 1, T, S)."""
-    return None if bias is None else bias[:, heads if bias.shape[1] > 1 else slice(None), :, rows, :seen]
 
 
 def _exp_scores(
@@ -377,22 +297,22 @@ def _backward_cpu(
         for gradient in (dq, dk, dv):
             gradient[...] = 0
         return dq, dk, dv
-    mask = None if weights is not None else _Mask(hide, causal, T, S)
+    mask = None if weights is not None else Mask(hide, causal, T, S)
     grouped = [_grouped(x, K) for x in (q, k, v, out, dout, dq, dk, dv)]
-    for n in _samples(B, H, T, S):
+    for n in sample_groups(B, H, T, S):
         shape = (n.stop - n.start, K, G, T, S)
         w, bias = None if weights is None else weights[n].reshape(shape), mask and mask.of(n, shape, q.dtype)
         inv = inverse[n].reshape(*shape[:-1], 1)
         q_n, k_n, v_n, out_n, dout_n, dq_n, dk_n, dv_n = (x[n] for x in grouped)
-        keep = _keep(key, p, n, shape)
-        for heads, rows, seen in _blocks(T, S, K, G, causal):
+        keep = keep_of(key, p, n, shape)
+        for heads, rows, seen in query_blocks(T, S, K, G, causal):
             first = rows.stop == T  # the last queries see all keys: they write dk and dv, the others add
             q_rows, k_rows = q_n[:, heads, :, rows] * scale, k_n[:, heads, :, :seen]
             if w is None:
                 block = empty((*q_rows.shape[:-1], seen), q.dtype, like=q)
                 same_inverse = np.empty(q_rows.shape[:-1], q.dtype)
                 with np.errstate(all="ignore"):
-                    _exp_scores(q_rows, k_rows, _part(bias, heads, rows, seen), block, same_inverse, softcap)
+                    _exp_scores(q_rows, k_rows, part_of(bias, heads, rows, seen), block, same_inverse, softcap)
             else:
                 block = w[:, heads, :, rows, :seen]
             g = dout_n[:, heads, :, rows] * inv[:, heads, :, rows]  # so that w can stay unscaled

@@ -5,6 +5,7 @@ from tolerances import assert_close
 
 from gpulayers.masks import padding_mask
 from gpulayers.ops import attention as module
+from gpulayers.ops import attention_blocks
 from gpulayers.ops.attention import attention, attention_backward
 from gpulayers.ops.op import Op
 from gpulayers.step import Key
@@ -125,8 +126,8 @@ def test_gradients_go_into_strided_views(rng):
 @pytest.mark.parametrize("queries", [1, 4, 100])
 @pytest.mark.parametrize("causal", [False, True])
 def test_block_size_changes_nothing(size, queries, causal, rng, monkeypatch):
-    monkeypatch.setattr(module, "SCORES", size)
-    monkeypatch.setattr(module, "QUERIES", queries)
+    monkeypatch.setattr(attention_blocks, "SCORES", size)
+    monkeypatch.setattr(attention_blocks, "QUERIES", queries)
     q, k, v, dout = inputs((2, 9, 12, 4, 2, 3, 3), rng)
     options = (rng.random((2, 4, 9, 12)) < 0.2, causal, 0.5, 0.2, DRAW)
     check_op(normalised(attention), q, k, v, *options)
@@ -193,9 +194,9 @@ def test_samples_that_go_together(together, shared, p, rng, monkeypatch):
     hide = rng.random((1, 1, 3, 4) if shared else (5, 4, 3, 4)) < 0.3
     for part in (hide, padding_mask(lengths=np.arange(5), size=4), None):
         options = (part, False, 0.5, p, DRAW)
-        monkeypatch.setattr(module, "SCORES", 4 * 3 * 4)
+        monkeypatch.setattr(attention_blocks, "SCORES", 4 * 3 * 4)
         alone = attention(q, k, v, *options)
-        monkeypatch.setattr(module, "SCORES", 4 * 3 * 4 * together)
+        monkeypatch.setattr(attention_blocks, "SCORES", 4 * 3 * 4 * together)
         for a, b in zip(alone, attention(q, k, v, *options), strict=True):
             assert np.array_equal(a, b)
         check_op(normalised(attention), q, k, v, *options)
@@ -294,13 +295,13 @@ def test_a_query_that_sees_nothing_has_no_gradient_whatever_it_holds(body, rng):
 
 
 def test_the_bias_of_a_long_causal_square_is_not_kept(rng):
-    size = int(module.KEPT**0.5)
+    size = int(attention_blocks.KEPT**0.5)
     for length, kept in ((size, 1), (size + 1, 0)):
-        module._kept_causal_bias.cache_clear()
+        attention_blocks._kept_causal_bias.cache_clear()
         q = rng.normal(size=(1, length, 1, 1)).astype(np.float32)
         out = attention(q, q, q, None, True, 1.0, 0.0, None, False)[0]
         assert_close(out[0, 0], q[0, 0])
-        assert module._kept_causal_bias.cache_info().currsize == kept
+        assert attention_blocks._kept_causal_bias.cache_info().currsize == kept
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -309,8 +310,8 @@ def test_the_bias_of_a_long_causal_square_is_not_kept(rng):
 @pytest.mark.parametrize("masked", [False, True])
 def test_weights_that_are_made_again_have_the_same_bits(causal, p, cap, masked, rng, monkeypatch):
     """From LONG keys on forward keeps none. Blocks of 16 queries, so that there are several."""
-    monkeypatch.setattr(module, "QUERIES", 16)
-    monkeypatch.setattr(module, "SCORES", 1 << 10)
+    monkeypatch.setattr(attention_blocks, "QUERIES", 16)
+    monkeypatch.setattr(attention_blocks, "SCORES", 1 << 10)
     q, k, v, dout = inputs((3, 37, 41, 4, 2, 8, 4), rng)
     q[:, 3] *= 1000  # a row whose sum underflows is done again by itself
     hide = rng.random((3, 1, 37, 41)) < 0.3 if masked else None
