@@ -37,10 +37,10 @@ class Sizes(NamedTuple):
     def flops(self) -> int:
         """Of the matrix products in forward and backward (twice the forward's, but for the pixels' gradient).
 
-        The least that does: the last block needs all tokens' keys and values, and all else of the class token alone.
+        Of the last block all is made of the class token alone, but q, k and v of all.
         """
         tokens, d = self.patches + 1, self.dim
-        blocks = (self.layers - 1) * tokens * 12 * d**2 + tokens * 2 * d**2 + 10 * d**2
+        blocks = (self.layers - 1) * tokens * 12 * d**2 + tokens * 3 * d**2 + 9 * d**2
         linear = 2 * self.batch * (blocks + d * self.classes)
         attention = 4 * self.batch * ((self.layers - 1) * tokens**2 + tokens) * d
         return 3 * (linear + attention) + 2 * 2 * self.batch * self.patches * self.patch_size * self.dim

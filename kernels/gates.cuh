@@ -30,11 +30,11 @@ struct TanhGELU {
         const float square = n * n;
         const float s = __fdividef(1.0f, 1.0f + expf(-n * (LINEAR + CUBIC * square)));
         derivative = s + n * s * (1.0f - s) * (LINEAR + 3.0f * CUBIC * square);
-        return h * s;
+        return fmaxf(h, -40.0f) * s;  // -inf times 0 would be NaN; that of NaN is s
     }
 };
 
-// h Phi(h) = max(h, 0) - |h| Phi(-|h|). Only the small tail is approximated, by the polynomial of gpulayers/ops/normal.py,
+// h Phi(h) = max(h, 0) - |h| Phi(-|h|). Only the small tail is approximated, by the polynomial of tests/ops/fit_normal.py,
 // so all digits of y are right; and the tail shares its exponential with the density.
 struct ExactGELU {
     __device__ __forceinline__ float operator()(float h, float& derivative) const {

@@ -75,7 +75,8 @@ class MultiHeadAttention(Layer):
     hides the future, the last query sees all keys. A query that sees no key gets zeros (and then out.bias).
     dropout: probability to drop a weight, in training. rotary: turns q and k by their positions (self-attention only).
     softcap: cap tanh(scores / cap) stands for the scaled scores.
-    queries: of self-attention; only so many rows, the first, ask, and y has as many. All of them are keys and values.
+    queries: in self-attention, how many of the first rows are queries; None for all. y has as many, and T of the masks
+    and weights is their number. All rows are keys and values.
     saved: the inputs, q, k, v, the heads' output, and the weights (B, H, T, S) before dropout, unless they are so many
     that backward makes them again (`ops/attention.py`).
 
@@ -289,10 +290,11 @@ class MultiHeadAttention(Layer):
         if queries is None:
             return
         check_sizes(WHO, queries=queries)
-        if self.kdim is not None or causal or queries > parts["q"].shape[1]:
+        rows = parts["q"].shape[1]
+        if self.kdim is not None or queries > rows or (causal and queries < rows):
             raise ValueError(
                 f"{WHO}: queries={queries} is for self-attention over so many rows or more that is not causal, got "
-                f"{parts['q'].shape[1]} rows, kdim={self.kdim}, causal={causal}"
+                f"{rows} rows, kdim={self.kdim}, causal={causal}"
             )
         parts["q"] = parts["q"][:, :queries]
 

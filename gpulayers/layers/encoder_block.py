@@ -19,8 +19,8 @@ class EncoderBlock(Sublayers, Layer):
     otherwise:   x = norm_1(x + attention(x));     y = norm_2(x + feedforward(x))
 
     x, y: (B, S, dim). hide: boolean, True hides, broadcastable to (B, heads, S, S): `padding_mask`.
-    queries: how many rows y has, the first ones, None for all. Where only they are read, as of a last block whose class
-    token alone is classified, nothing else has to be made: of the others there are keys and values.
+    queries: how many of the first rows y has, None for all; then hide is (B, heads, queries, S). Where nobody reads the
+        others, as in a last block whose class token alone is classified, only their keys and values have to be made.
     hidden: width of the feed-forward, by default as in `FeedForward`. activation: likewise.
     dropout: on the attention weights and at the end of both sub-layers. bias: of the linear layers and the norms.
     Initial values: those of `MultiHeadAttention` and `Linear`.
@@ -64,7 +64,7 @@ class EncoderBlock(Sublayers, Layer):
     def forward(
         self, x: Array, hide: Array = None, train: Train | None = None, *, queries: int | None = None
     ) -> tuple[Array, list[Any]]:
-        x, saved_attention = self._forward(self.norm_1, self.attention, x, train=train, **_options(hide, queries))
+        x, saved_attention = self._forward(self.norm_1, self.attention, x, hide=hide, train=train, queries=queries)
         y, saved_feedforward = self._forward(self.norm_2, self.feedforward, x, train=train)
         return y, Once([saved_attention, saved_feedforward])
 
@@ -74,14 +74,9 @@ class EncoderBlock(Sublayers, Layer):
         return dx
 
     def __call__(self, x: Array, hide: Array = None, *, queries: int | None = None) -> Array:
-        x = self._evaluate(self.norm_1, self.attention, x, **_options(hide, queries))
+        x = self._evaluate(self.norm_1, self.attention, x, hide=hide, queries=queries)
         return self._evaluate(self.norm_2, self.feedforward, x)
 
     def weights(self, x: Array, hide: Array = None) -> Array:
         """The attention weights in evaluation, (B, heads, S, S)."""
         return self.attention.weights(self._entry(self.norm_1, x), hide=hide)
-
-
-def _options(hide: Array, queries: int | None) -> dict[str, Any]:
-    """For the attention; one of your own need not know of `queries`."""
-    return {"hide": hide} if queries is None else {"hide": hide, "queries": queries}

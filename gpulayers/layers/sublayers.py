@@ -56,15 +56,11 @@ def sublayer_backward(norm: Layer, layer: Layer, dy: Array, saved: list[Any]) ->
     return layer.backward(dy, its)
 
 
-def _first_rows(x: Array, h: Array) -> Array:
-    """The rows of x (..., T, dim) for which there is one in h (..., T or fewer, dim)."""
-    return x[..., : h.shape[-2], :]
-
-
 class Sublayers:
     """What `EncoderBlock` and `DecoderBlock` share. A sub-layer ends in a projection, so its output is a fresh array.
 
-    A sub-layer that answers for the first rows alone (`queries=` of attention) ends the others' way: y has those rows.
+    queries: an option of attention, which then answers for so many of the first rows of x (B, T, dim); the others' way
+    ends there, and y has the former.
     saved of one sub-layer: a list of what norm, layer and dropout saved, in the order in which they ran.
     """
 
@@ -78,9 +74,12 @@ class Sublayers:
         x: Array,
         *others: Array,
         train: Train | None,
+        queries: int | None = None,
         **options: Any,
     ) -> tuple[Array, list[Any]]:
         h, saved = x, []
+        if queries is not None:  # a layer of one's own need not know of it
+            options["queries"] = queries
         if self.norm_first:
             h, s = norm.forward(h)
             saved.append(s)
@@ -88,7 +87,7 @@ class Sublayers:
         saved.append(without_input(norm, layer, s, x) if self.norm_first else s)
         h, s = self.dropout.forward(h, train)
         saved.append(s)
-        x = _first_rows(x, h)
+        x = x[:, :queries]
         if self.norm_first:
             h += x
         else:
@@ -106,12 +105,16 @@ class Sublayers:
         if self.norm_first:
             dx = norm.backward(dx, saved.pop(), residual=dsum if whole else None)
         if not (self.norm_first and whole):
-            into = _first_rows(dx, dsum)
-            into += dsum
+            asked = dx[:, : dsum.shape[1]]
+            asked += dsum
         return dx, *others
 
-    def _evaluate(self, norm: LayerNorm, layer: Layer, x: Array, *others: Array, **options: Any) -> Array:
-        return self._join(norm, x, layer(self._entry(norm, x), *others, **options))
+    def _evaluate(
+        self, norm: LayerNorm, layer: Layer, x: Array, *others: Array, queries: int | None = None, **options: Any
+    ) -> Array:
+        if queries is not None:
+            options["queries"] = queries
+        return self._join(norm, x[:, :queries], layer(self._entry(norm, x), *others, **options))
 
     def _entry(self, norm: LayerNorm, x: Array) -> Array:
         """What a sub-layer sees of the stream."""
@@ -119,5 +122,5 @@ class Sublayers:
 
     def _join(self, norm: LayerNorm, x: Array, h: Array) -> Array:
         """The stream after a sub-layer whose output is h; writes into h."""
-        h += _first_rows(x, h)
+        h += x
         return h if self.norm_first else norm(h)

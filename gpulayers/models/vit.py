@@ -6,8 +6,9 @@
     x       = x + feedforward(norm_2(x))       }
     logits  = norm(x[:, 0]) head.weight + head.bias                                                 (B, classes)
 
-Nobody reads the last block's output but at the class token, so it is made there alone: the feed-forward and the queries
-of the patches, a sixth of six blocks, fall away, forward and backward, and every number stays what it was.
+Of the last block's output only the class token is read, so nothing else is made there: of the patches attention and
+feed-forward fall away, an eighth of the products of six blocks, forward and backward. The numbers are the same to
+rounding, but that dropout draws for the rows that there are.
 
 pool="mean" has no class token: logits = mean over the patches of norm(x), times head.
 

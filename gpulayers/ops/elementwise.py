@@ -41,11 +41,11 @@ def tiled(vector: np.ndarray | None, like: np.ndarray) -> np.ndarray | None:
     """A (cols,) vector repeated for each row of a block of `like` (rows, cols); None stays None.
 
     A product with an array of the block's own shape is nearly twice as fast as one that broadcasts the vector. Where
-    there are few blocks, making the tile costs what it saves: then it is (1, cols), to broadcast.
+    there is but one block, making the tile costs what it saves: then it is (1, cols), to broadcast.
     """
     if vector is None:
         return None
-    if len(like) == 1 or like.size <= 4 * BLOCK:
+    if len(like) == 1 or like.size <= BLOCK:
         return vector[None]
     tile = work_array(like, like.shape[1])
     tile[...] = vector

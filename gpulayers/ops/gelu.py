@@ -38,20 +38,21 @@ def value_and_derivative(x: Array, bias: Array, approximate: str) -> tuple[Array
     h = x.astype(wide(x.dtype))
     if bias is not None:
         h = h + bias
+    left = xp.maximum(h, -40)  # -inf, where 0 is the limit of y
     near = xp.clip(h, -40, 40)  # beyond, Phi is 0 or 1 to the last digit, and h^3 may overflow
     if approximate == "tanh":
         s = logistic(near * (LINEAR + CUBIC * near * near))
-        return h * s, s + h * s * (1 - s) * (LINEAR + 3 * CUBIC * near * near)
+        return left * s, s + near * s * (1 - s) * (LINEAR + 3 * CUBIC * near * near)
     density = xp.exp(-near * near / 2) / math.sqrt(2 * math.pi)
     cdf = normal_cdf(near)
-    return h * cdf, cdf + near * density
+    return left * cdf, cdf + near * density
 
 
 # ------------------------------------------------------------------------- one piece on the CPU, in work arrays
 
 
 def tanh_piece(h: np.ndarray, y: np.ndarray, derivative: np.ndarray | None, work: list[np.ndarray]) -> None:
-    """y, and the derivative if there is an array for it (h itself will do). Overflow to inf is meant: h / inf = 0."""
+    """y, and the derivative if there is an array for it (h itself will do). Overflow to inf is meant: y / inf = 0."""
     square, s = work[0], work[1]
     np.multiply(h, h, out=square)  # never h**3: pow is thirty times as slow as two products
     np.multiply(square, -CUBIC, out=s)
@@ -59,7 +60,8 @@ def tanh_piece(h: np.ndarray, y: np.ndarray, derivative: np.ndarray | None, work
     s *= h
     np.exp(s, out=s)
     s += 1  # 1 / s(2u)
-    np.divide(h, s, out=y)
+    np.clip(h, -40, np.inf, out=y)  # -inf / inf would be NaN
+    y /= s
     if derivative is None:
         return
     np.reciprocal(s, out=s)
@@ -72,13 +74,14 @@ def tanh_piece(h: np.ndarray, y: np.ndarray, derivative: np.ndarray | None, work
     derivative += s
 
 
-@np.errstate(invalid="ignore")  # NaN as an integer, and -inf times 0
+@np.errstate(invalid="ignore")  # NaN as an integer
 def exact_piece(h: np.ndarray, y: np.ndarray, derivative: np.ndarray | None, work: list[np.ndarray]) -> None:
-    """As tanh_piece, with five arrays of work in place of two."""
+    """As tanh_piece, with five arrays of work in place of two; y is a sixth."""
     near, cdf, density, *rest = work
     np.clip(h, -EDGE, EDGE, out=near)
-    normal_cpu(near, cdf, density, [*rest, y], derivative is not None)
-    np.multiply(h, cdf, out=y)
+    normal_cpu(near, cdf, density, [*rest, y], derive=derivative is not None)
+    np.clip(h, -EDGE, np.inf, out=y)  # -inf times 0 would be NaN
+    y *= cdf
     if derivative is not None:
         np.multiply(near, density, out=derivative)
         derivative += cdf

@@ -78,21 +78,25 @@ def _reference(x: Array, gate: str) -> Array:
 def _cpu(x: Array, gate: str) -> Array:
     a, b = _halves(x)
     y = empty(a.shape, x.dtype, like=x)
-    for place, g, _, work in _tiles(y):
+    for place, g, _, work in _tiles(y, gate):
         _gate_piece(gate, b[place], g, None, work)
         np.multiply(a[place], g, out=y[place])
     return y
 
 
-TILE = 1 << 15  # elements: the work arrays of a tile, 128 KB each, mostly four of them, stay in the L2 cache
+TILE = 1 << 15  # elements: the work arrays of a tile are 128 KB each
+WORK_ARRAYS = {"sigmoid": 0, "silu": 1, "gelu_tanh": 2, "gelu": 5}  # beside g and slope
 
 
-def _tiles(y: Array) -> Iterator[tuple[tuple[slice, slice], np.ndarray, np.ndarray, list[np.ndarray]]]:
-    """Places of y, none too large for the cache, each with work arrays of its shape: g, slope, five more."""
+def _tiles(y: Array, gate: str) -> Iterator[tuple[tuple[slice, slice], np.ndarray, np.ndarray, list[np.ndarray]]]:
+    """Places of y, none too large for the cache, each with arrays of its shape: g, slope, and a list of what the gate
+    works in."""
+    _check(gate)
     rows, cols = y.shape
     blocks = list(row_blocks(rows, cols, TILE))
     width = min(cols, TILE)
-    memory = [empty((blocks[0].stop if blocks else 0) * width, y.dtype, like=y) for _ in range(7)]
+    size = (blocks[0].stop if blocks else 0) * width
+    memory = [empty(size, y.dtype, like=y) for _ in range(2 + WORK_ARRAYS[gate])]
     for block in blocks:
         for start in range(0, cols, TILE):
             part = slice(start, min(start + TILE, cols))
@@ -135,7 +139,7 @@ def _backward_reference(dy: Array, x: Array, gate: str) -> Array:
 def _backward_cpu(dy: Array, x: Array, gate: str) -> Array:
     (a, b), dx = _halves(x), empty(x.shape, x.dtype, like=x)
     da, db = _halves(dx)
-    for place, g, slope, work in _tiles(dy):
+    for place, g, slope, work in _tiles(dy, gate):
         _gate_piece(gate, b[place], g, slope, work)
         np.multiply(dy[place], g, out=da[place])
         slope *= a[place]

@@ -7,8 +7,8 @@ Every part is cut into as many pieces as there are threads. The calling thread t
 others take theirs on replicas, and the gradients are added in the order of the pieces. Those of large tables
 (`Embedding`, a tied head) are worked out only then, by all threads together: for each thread to have its own would take
 as much memory as the table. So the numbers do not depend on who is ready first. They are those of `--accumulate` with
-as many parts on one thread: bit for bit, but for large tables, whose products are made by stretches of rows, and which
-sum the parts of the head before those of the look-up.
+as many parts on one thread: bit for bit, but for large tables, whose products are made by stretches of rows, and for
+what a pass uses twice, as a tied table: here a piece's own sum comes first.
 
 A thread that runs NumPy holds Python's lock between its calls, not in them, so the threads are in each other's way only
 where the calls are short. BLAS's own threads share out the products alone, meet at the end of each, and spin while they
@@ -37,7 +37,7 @@ from gpulayers.training.tasks.task import Part
 
 T = TypeVar("T")
 PIECE = 1 << 18  # elements of the gradient that one thread adds in one go: three such pieces fit the caches
-# A gradient that is one piece is no work for two threads. Waking one costs 50 us, as much as adding 100,000 elements.
+# A table of one piece would be one thread's work, while the others wait: each thread makes its own in its pass.
 
 
 class Threads:

@@ -73,7 +73,7 @@ def transformer(seed: int) -> Example:
 
 
 def vit(seed: int) -> Example:
-    config = ViTConfig((4, 4), 1, 2, 3, dim=4, heads=2, layers=1, hidden=4)
+    config = ViTConfig((4, 4), 1, 2, 3, dim=4, heads=2, layers=2, hidden=4)
     across, down = np.zeros((2, 4, 4))
     across[1], down[:, 2] = 1, 1
     pixels = np.stack([across, down, np.eye(4)])[..., None].astype(np.float32)

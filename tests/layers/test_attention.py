@@ -58,6 +58,7 @@ def test_the_first_queries_alone(queries, options, rng):
 
 def test_queries_that_cannot_be_are_one_sentence():
     x = np.zeros((2, 3, 4), np.float32)
+    assert MultiHeadAttention(4, 2)(x, causal=True, queries=3).shape == x.shape
     for options in ({"causal": True, "queries": 1}, {"queries": 4}):
         with pytest.raises(ValueError, match=r"MultiHeadAttention: queries=\d is for self-attention over so many rows"):
             MultiHeadAttention(4, 2).forward(x, **options)

@@ -3,8 +3,10 @@ import math
 import numpy as np
 import pytest
 from contract import check_op, check_signatures
+from devices import on_devices
 from tolerances import assert_close
 
+import gpulayers as gl
 from gpulayers.ops.gelu import gelu, gelu_backward, gelu_with_derivative, gelu_with_derivative_inplace
 from gpulayers.ops.normal import normal_cdf, normal_cpu
 
@@ -69,10 +71,10 @@ def test_normal_cdf_against_math_erfc():
 
 
 def test_the_table_of_the_cpu_against_math_erfc():
-    """All of float32's range of Phi, between the points of the table above all, and all points themselves."""
+    """Down to the least normal numbers of float32, at the points of the table and between them."""
     x = np.concatenate([np.linspace(-13, 13, 99_991), np.arange(-13, 13, 1 / 512)]).astype(np.float32)
     cdf, density = np.empty_like(x), np.empty_like(x)
-    normal_cpu(x, cdf, density, [np.empty_like(x) for _ in range(3)], True)
+    normal_cpu(x, cdf, density, [np.empty_like(x) for _ in range(3)], derive=True)
     exact = np.array([math.erfc(-v / math.sqrt(2)) / 2 for v in x.tolist()])
     exact_density = np.exp(-(x.astype(np.float64) ** 2) / 2) / math.sqrt(2 * math.pi)
     for found, right in ((cdf, exact), (density, exact_density)):
@@ -82,10 +84,24 @@ def test_the_table_of_the_cpu_against_math_erfc():
 
 
 def test_beyond_the_table():
-    x = np.array([[13.999, 14, 1e30, np.inf, np.nan, -14, -1e30]], np.float32)
+    x = np.array([[13.999, 14, 1e30, np.inf, np.nan, -14, -1e30, -np.inf]], np.float32)
     y, derivative = gelu_with_derivative(x)
-    assert np.array_equal(y, [[x[0, 0], 14, np.float32(1e30), np.inf, np.nan, 0, 0]], equal_nan=True)
-    assert np.array_equal(derivative, [[1, 1, 1, 1, np.nan, 0, 0]], equal_nan=True)
+    assert np.array_equal(y, [[x[0, 0], 14, np.float32(1e30), np.inf, np.nan, 0, 0, 0]], equal_nan=True)
+    assert np.array_equal(derivative, [[1, 1, 1, 1, np.nan, 0, 0, 0]], equal_nan=True)
+
+
+@both
+@on_devices
+def test_the_limit_at_minus_infinity(approximate, device):
+    """0, and flat, on every body: -inf times 0 would be NaN."""
+    x = np.array([[-np.inf, -1e30, -50]], np.float32)
+    for where in ("numpy", device):
+        there = gl.to_device(x, where)
+        for body in (gelu_with_derivative, gelu_with_derivative.reference):
+            y, derivative = (gl.to_device(a, "numpy") for a in body(there, None, approximate))
+            assert np.array_equal(y, [[0, 0, 0]])
+            assert np.abs(derivative).max() < 1e-30
+        assert np.array_equal(gl.to_device(gelu(there, None, approximate), "numpy"), [[0, 0, 0]])
 
 
 def test_exact_and_tanh_differ_by_less_than_5e4(rng):

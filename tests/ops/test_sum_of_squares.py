@@ -3,6 +3,7 @@ import pytest
 from contract import check_signatures
 
 from gpulayers.ops.sum_of_squares import ROW, sum_of_squares
+from gpulayers.optim.optimizer import PIECE
 
 HOST = [body for name, body in sum_of_squares.bodies.items() if name != "cuda"]
 
@@ -64,3 +65,8 @@ def test_the_argument_is_not_written(rng):
         body(x, np.array([0.1]))
         body(x)
         assert np.array_equal(x, before)
+
+
+def test_the_pieces_of_an_optimizer_have_rows_enough():
+    """NumPy keeps Python's lock in a `vecdot` of 500 rows or fewer, and other threads wait."""
+    assert PIECE // ROW > 500

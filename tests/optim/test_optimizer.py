@@ -1,5 +1,6 @@
 import math
 import threading
+import time
 import warnings
 
 import numpy as np
@@ -310,11 +311,12 @@ def test_threads_change_no_bit(make, monkeypatch, gradients, weights, bits, rng)
     found = []
     for threads in (1, 2, 3):
         model = weights("float32", **values)
-        optimizer = make(model, threads=threads, clip_norm=1.0)
+        optimizer = make(model, threads=threads, clip_norm=1.0, weight_decay=0.1, l1=0.01)
         for k in range(3):
             gradients(model, np.random.default_rng(k))
             optimizer.step()
-        found.append(bits(optimizer))
+        assert len(optimizer._todo()) >= 3 * threads  # which the last step was cut into: about four for each
+        found.append((bits(optimizer), optimizer.penalty()))
     assert found[0] == found[1] == found[2]
 
 
@@ -327,10 +329,12 @@ def test_the_calling_thread_works_beside_the_others(monkeypatch, weights):
 
     def work(i, piece):
         barrier.wait(10)
+        np.exp(np.full(1, 1000, np.float32))  # an overflow is answered as the caller says
         seen.append((i, threading.get_ident()))
 
-    monkeypatch.setattr(optimizer_module, "LEAST", 150)
-    optimizer._each(todo, work)
+    monkeypatch.setattr(optimizer_module, "LEAST", 100)
+    with np.errstate(over="ignore"):
+        optimizer._each(todo, work)
     assert sorted(i for i, _ in seen) == [0, 1, 2]
     assert len({thread for _, thread in seen}) == 3
     assert here in {thread for _, thread in seen}
@@ -340,12 +344,29 @@ def test_the_calling_thread_works_beside_the_others(monkeypatch, weights):
             work(i, piece)
             assert i != bad
 
-        with pytest.raises(AssertionError):
+        with np.errstate(over="ignore"), pytest.raises(AssertionError):
             optimizer._each(todo, fail)
-    monkeypatch.setattr(optimizer_module, "LEAST", 151)  # too little to wake one for
-    seen.clear()
-    optimizer._each(todo, lambda i, piece: seen.append((i, threading.get_ident())))
-    assert seen == [(0, here), (1, here), (2, here)]
+    begun, ended = threading.Event(), []
+
+    def slow(i, piece):
+        if i == 0:
+            assert begun.wait(10)
+            raise ZeroDivisionError
+        begun.set()
+        time.sleep(0.05)
+        ended.append(i)
+
+    with pytest.raises(ZeroDivisionError):
+        optimizer._each(todo * 9, slow)
+    assert 1 <= len(ended) <= 3  # the pieces that had begun are through, and the others are not begun
+    woken = []
+    submit = optimizer._threads.submit
+    monkeypatch.setattr(optimizer._threads, "submit", lambda *a: woken.append(1) or submit(*a))
+    for least, helpers in ((151, 0), (150, 1), (101, 1), (100, 2), (10, 2)):  # a thread has LEAST elements or more
+        monkeypatch.setattr(optimizer_module, "LEAST", least)
+        woken.clear()
+        optimizer._each(todo, lambda i, piece: None)
+        assert len(woken) == helpers, least
 
 
 def test_gradient_from_before_the_optimizer_counts(weights):

@@ -27,6 +27,13 @@ from gpulayers.training.tasks import TASKS, Part
 from gpulayers.training.threads import GRAIN, Threads, cut, threads_for
 
 VOCAB = 11
+of_both_kinds = pytest.mark.usefixtures("tables")
+
+
+@pytest.fixture(params=[module.PIECE, 16], ids=["its own of each thread", "deferred"])
+def tables(request, monkeypatch):
+    """Whose the gradient of a tied table of the GPT here, 176 numbers, is."""
+    monkeypatch.setattr(module, "PIECE", request.param)
 
 
 def gpt(dtype="float32", dropout=0.1):
@@ -72,8 +79,10 @@ def test_as_accumulated_on_one_thread_bit_for_bit(count, rng):
 
 
 @pytest.mark.parametrize("count", [2, 4])
+@of_both_kinds
 def test_a_tied_table_differs_in_rounding(count, rng):
-    """Head and look-up both add to it: ((a1 + a2) + b1) + b2 there, (a1 + a2) + (b1 + b2) here."""
+    """Head and look-up both add to it: ((a1 + a2) + b1) + b2 there; here (a1 + a2) + (b1 + b2), deferred
+    ((a1 + b1) + a2) + b2."""
     data = batches(rng, gpt())[:1]
     ours, theirs = train(gpt("float64"), data, count), train(gpt("float64"), data, accumulate=count)
     assert ours[0] == theirs[0]
@@ -111,6 +120,7 @@ def test_a_table_is_summed_on_all_threads_and_no_replica_has_one(rng, monkeypatc
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
+@of_both_kinds
 def test_the_same_bits_from_run_to_run_and_in_turn(accumulate, rng):
     data = batches(rng, gpt())
     first = train(gpt(), data, 3, accumulate=accumulate)
@@ -119,6 +129,7 @@ def test_the_same_bits_from_run_to_run_and_in_turn(accumulate, rng):
     assert_same(first, train(gpt(), data, 3, in_turn=True, accumulate=accumulate))
 
 
+@of_both_kinds
 def test_the_batch_as_a_whole_gives_the_same_to_rounding(rng):
     """Dropout draws by the sample, not by the piece."""
     data = batches(rng, gpt())
@@ -137,6 +148,23 @@ def test_a_large_gradient_is_added_on_all_threads(rng, monkeypatch):
     monkeypatch.setattr(module, "PIECE", 7)
     data = batches(rng, untied())
     assert_same(train(untied(), data, 3), train(untied(), data, accumulate=3))
+
+
+@pytest.mark.parametrize(("size", "woken"), [(7, True), (module.PIECE, False)])
+def test_who_adds_the_gradients(size, woken, rng, monkeypatch):
+    """What is less than a piece is the calling thread's, without waking another."""
+    monkeypatch.setattr(module, "PIECE", size)
+    with Threads(untied(), 2) as threads:
+        (x, targets), counts = batches(rng, untied())[0], []
+        submit = threads._pool.submit
+        monkeypatch.setattr(threads._pool, "submit", lambda *a: counts.append(1) or submit(*a))
+
+        def work(model, part):
+            logits, saved = model.forward(*part.inputs, train=Train(0, 0, part.first_sample))
+            model.backward(np.ones_like(logits), saved)
+
+        threads.map(work, [Part(0, (x,), targets)])
+    assert len(counts) == 1 + woken  # 1 for the pass
 
 
 def test_running_statistics_move_in_the_order_of_the_pieces(rng):

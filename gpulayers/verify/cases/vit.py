@@ -9,7 +9,7 @@ from gpulayers.models.vit import ViT, ViTConfig
 from gpulayers.verify.case import Case, LayerCase, Maker
 from gpulayers.verify.cases.layers import HALVES, TRAIN
 
-SIZES: dict[str, Any] = {"image": (6, 6), "channels": 3, "patch": 3, "classes": 5, "dim": 16, "heads": 2, "layers": 1}
+SIZES: dict[str, Any] = {"image": (6, 6), "channels": 3, "patch": 3, "classes": 5, "dim": 16, "heads": 2, "layers": 2}
 
 
 def vit_cases(rng: np.random.Generator) -> Iterator[Case]:
