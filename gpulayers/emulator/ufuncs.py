@@ -87,5 +87,5 @@ class ufunc:
         return self(A.reshape(A.shape + (1,) * B.ndim), B.reshape((1,) * A.ndim + B.shape), **kwargs)
 
     def _only(self, names: tuple[str, ...], what: str) -> None:
-        if self.__name__ not in names:
+        if self.__name__ not in names:  # in CuPy's words: there it is the same
             raise NotImplementedError(f"`{self.name}.{what}` is not supported yet")

@@ -1,10 +1,8 @@
 """`Optimizer`: what SGD and Adam share. One step is: norm of all gradients, control, one update of each stretch."""
 
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextvars import copy_context
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -19,6 +17,7 @@ from gpulayers.optim.check import check_limit, check_not_negative, check_state
 from gpulayers.optim.group import Group, Settings, Stretch, decay_of, pieces, stretches
 from gpulayers.optim.loss_scale import LossScale, LossScaleError
 from gpulayers.parameter import Flat, pack
+from gpulayers.share_out import share_out
 from gpulayers.storage import beside
 
 LARGEST_RATE = 1e30  # of learning rates; float32 holds what lies below
@@ -275,34 +274,10 @@ class Optimizer:
         return (data[at], None) if master is None else (master[at], data[at])
 
     def _each(self, todo: list[Stretch], function: Callable[[int, Stretch], Any]) -> None:
-        """function(index, piece) for every piece, on the threads if there are some and enough to do.
-
-        The calling thread works too. If it only waited, it would have woken two others while it held a core itself,
-        and the system puts both on the one that is left: two threads then took as long as one.
-        """
-        waiting, elements = deque(enumerate(todo)), sum(piece.stop - piece.start for piece in todo)
-
-        def run() -> None:
-            while True:
-                try:
-                    i, piece = waiting.popleft()
-                except IndexError:  # no more, or another thread was faster
-                    return
-                function(i, piece)
-
-        others = []
-        if self._threads is not None:
-            helpers = min(self._thread_count, len(todo), elements // LEAST) - 1
-            others = [self._threads.submit(copy_context().run, run) for _ in range(helpers)]
-        try:
-            run()
-        except BaseException:
-            waiting.clear()
-            raise
-        finally:
-            wait(others)
-        for other in others:
-            other.result()
+        """function(index, piece) for every piece, on the threads if there are some and enough to do."""
+        elements = sum(piece.stop - piece.start for piece in todo)
+        helpers = min(self._thread_count, len(todo), elements // LEAST) - 1
+        share_out(lambda pair: function(*pair), enumerate(todo), self._threads, helpers)
 
     def _todo(self) -> list[Stretch]:
         """The pieces of memory to update; cut anew when a parameter was frozen or thawed."""

@@ -33,6 +33,7 @@ from gpulayers.ops.matmul import Product
 from gpulayers.ops.op import row_blocks
 from gpulayers.parameter import Parameter, pack
 from gpulayers.replica import SharedFlat, replica
+from gpulayers.share_out import share_out
 from gpulayers.training.tasks.task import Part
 
 T = TypeVar("T")
@@ -156,21 +157,9 @@ class Threads:
             flat.zero_grad()
 
     def _on_all_threads(self, work: Callable[[Any], None], todo: list[Any], alone: bool = False) -> None:
-        """work(x) for each x of `todo`, in any order: each thread takes its share, or the calling one takes all."""
-
-        def run(share: list[Any]) -> None:
-            for x in share:
-                work(x)
-
-        alone = alone or self.in_turn or len(todo) < 2
-        shares = [todo] if alone else [todo[i :: len(self._models)] for i in range(len(self._models))]
-        others = [self._pool.submit(copy_context().run, run, share) for share in shares[1:]]
-        try:
-            run(shares[0])
-        finally:
-            wait(others)
-        for other in others:
-            other.result()
+        """work(x) for each x of `todo`, in any order: whoever is ready takes the next, or the calling thread all."""
+        helpers = 0 if alone or self.in_turn else min(len(self._models), len(todo)) - 1
+        share_out(work, todo, self._pool, helpers)
 
     def _follow(self) -> None:
         """What has been frozen or thawed in the model is in the replicas too. Raises RuntimeError if it was moved."""

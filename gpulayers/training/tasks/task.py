@@ -12,6 +12,7 @@ A task is one file beside this one and an entry in `TASKS`. It holds, from top t
 Logits are a contiguous array of the model's own that `saved` does not hold: their gradient is written over them.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +79,7 @@ class Writing:
             raise ConfigError(f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} not for {task}")
 
 
-class Task:
+class Task(ABC):
     """Data and model of one run. A subclass sets what has no value here and overrides what it does otherwise.
 
     digest: of the data, so that a resume notices when it has changed. description: of the data, for people, one line.
@@ -110,17 +111,17 @@ class Task:
 
     # ------------------------------------------------------------------------------------------------ training
 
+    @abstractmethod
     def parts(self, k: int) -> Iterator[Part]:
         """Batch k, a pure function of (config, k), in `config.training.accumulate` parts."""
-        raise NotImplementedError
 
     def size(self, part: Part) -> int:
         """How many units are in a part. Must not wait for the device."""
         return part.targets.size
 
+    @abstractmethod
     def measure(self) -> Figures:
         """{"val_loss": mean over the validation part, perhaps "val_accuracy": 0 to 1}; the lowest val_loss is best."""
-        raise NotImplementedError
 
     def sample(self, step: int) -> str:
         """What to show of the model at this step; "" for nothing. FloatingPointError if it is not finite."""
@@ -128,6 +129,7 @@ class Task:
 
     def pictures(self, folder: Path, step: int) -> None:
         """Write PNGs beside loss.png (attention.png, confusion.png); called after each measurement."""
+        return  # most tasks have none
 
     # ------------------------------------------------------------------------------------------------ saved models
 
@@ -139,9 +141,9 @@ class Task:
         return {}
 
     @classmethod
+    @abstractmethod
     def rebuild(cls, config: Config, metadata: dict[str, Any]) -> Layer:
         """The model at its initial values, on its device, without its data. KeyError, ValueError: damaged metadata."""
-        raise NotImplementedError
 
     @classmethod
     def evaluate(cls, saved: Saved, files: tuple[str, ...]) -> dict[str, str]:
